@@ -1,0 +1,117 @@
+//! `POST /query`: what a client sends and what comes back.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Media type of an Arrow answer: the Arrow IPC streaming format.
+pub const ARROW_MEDIA_TYPE: &str = "application/vnd.apache.arrow.stream";
+/// Header or trailer: how many rows the answer holds.
+pub const ROW_COUNT_HEADER: &str = "x-row-count";
+/// Header or trailer: `true` when there were more rows than `max_rows`.
+pub const TRUNCATED_HEADER: &str = "x-truncated";
+/// Header on every answer, and in every log line.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
+
+/// One statement to run in the caller's warehouse.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QueryRequest {
+    /// Exactly one SQL statement.
+    pub sql: String,
+    /// The warehouse by its full name. With a workspace's token it may be left out and must otherwise agree with it; with
+    /// the service token this or `workspace_id` is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warehouse: Option<String>,
+    /// The workspace whose warehouse is meant; only with the service token or without authentication.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_id: Option<String>,
+    /// How the answer is encoded.
+    #[serde(default)]
+    pub format: Format,
+    /// At most so many rows are sent; the server has a ceiling of its own. More are cut off and `truncated` is true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rows: Option<u64>,
+    /// Asks for an engine that may write. Needs the write grant in the token.
+    #[serde(default)]
+    pub allow_writes: bool,
+    /// Values for `?`, `$1` (a list) or `$name` (an object).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<Params>,
+    /// Milliseconds from arrival to the last byte; the server has a ceiling of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<u64>,
+}
+
+/// How an answer is encoded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Arrow IPC stream. Row count and truncation are headers, or trailers when the answer is larger than 1 MiB.
+    #[default]
+    Arrow,
+    /// One [`JsonAnswer`].
+    Json,
+}
+
+impl Format {
+    /// The `Content-Type` of an answer in this format.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Format::Arrow => ARROW_MEDIA_TYPE,
+            Format::Json => "application/json",
+        }
+    }
+}
+
+/// Values for a statement's parameters: null, boolean, number or string.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Params {
+    /// For `?` and `$1`, in their order.
+    Positional(Vec<Value>),
+    /// For `$name`.
+    Named(Map<String, Value>),
+}
+
+/// An answer in JSON. It is streamed; the closing part is written only on success, so a failure cannot be parsed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JsonAnswer {
+    /// The columns in their order.
+    pub columns: Vec<Column>,
+    /// One list of values a row, in the order of the columns.
+    pub rows: Vec<Vec<Value>>,
+    /// How many rows there are.
+    pub row_count: u64,
+    /// Whether there were more than `max_rows`.
+    pub truncated: bool,
+}
+
+/// A column of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Column {
+    /// Its name; names may repeat.
+    pub name: String,
+    /// DuckDB's name of its type, such as `DECIMAL(10,2)` or `INTEGER[]`.
+    #[serde(rename = "type")]
+    pub type_name: String,
+}
+
+/// `GET /tables`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TablesAnswer {
+    /// The caller's warehouse.
+    pub warehouse: String,
+    /// Its tables, sorted.
+    pub tables: Vec<TableName>,
+}
+
+/// A table by its SQL names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct TableName {
+    /// The schema; a nested namespace is joined by dots.
+    pub schema: String,
+    /// The table's name in it.
+    pub name: String,
+}

@@ -1,0 +1,152 @@
+//! What the front and an engine say to each other.
+//!
+//! A worker's birth is one exchange on its control socket: the front sends a [`Spec`] as one line of JSON, the worker
+//! answers one [`Report`]. From then on the socket carries nothing; its end means the worker's end. Statements go over
+//! HTTP on the worker's Unix socket: `POST /statement` with a [`Statement`], answered by the bytes that the client gets or
+//! by a [`Failure`]; `DELETE /statement/{id}` interrupts one and answers when it has ended.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Code, Format, Params};
+
+/// What a worker may do. It is decided at the doors; the worker is only told so that it can say it more kindly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// May read its warehouse.
+    Reader,
+    /// May read and change its warehouse.
+    Writer,
+}
+
+impl Role {
+    /// The role in lower case, for logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Reader => "reader",
+            Role::Writer => "writer",
+        }
+    }
+}
+
+/// How much sandbox is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SandboxMode {
+    /// All of it, or the worker does not start.
+    #[default]
+    Require,
+    /// As much as the kernel offers.
+    BestEffort,
+}
+
+/// How much sandbox there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SandboxLevel {
+    /// Files and connections are confined by Landlock.
+    pub landlock: bool,
+    /// System calls are filtered by seccomp.
+    pub seccomp: bool,
+    /// The worker runs as another user than the front.
+    pub uid_dropped: bool,
+}
+
+/// Everything a worker is told, once, after the fork. The credentials in it open two doors on loopback for as long as this
+/// worker lives, and nothing else.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// The role.
+    pub role: Role,
+    /// The warehouse's name in the catalog.
+    pub warehouse: String,
+    /// The catalog door's port on 127.0.0.1.
+    pub catalog_port: u16,
+    /// The bearer token for the catalog door.
+    pub bearer: String,
+    /// The storage door's port on 127.0.0.1.
+    pub storage_port: u16,
+    /// The key id for the storage door.
+    pub access_key_id: String,
+    /// Its secret.
+    pub secret_access_key: String,
+    /// The bucket in which the warehouse lies.
+    pub bucket: String,
+    /// The warehouse's prefix in the bucket: empty, or with a trailing slash.
+    pub prefix: String,
+    /// The schema whose tables need no schema name.
+    pub default_schema: String,
+    /// The worker's own directory: working directory and place for spilled data.
+    pub directory: String,
+    /// DuckDB's `memory_limit`, bytes.
+    pub memory_bytes: u64,
+    /// `RLIMIT_DATA`, bytes.
+    pub memory_bytes_max: u64,
+    /// DuckDB's `threads`.
+    pub threads: u32,
+    /// `max_temp_directory_size`, bytes.
+    pub spill_bytes_max: u64,
+    /// `http_timeout`, seconds; longer than the catalog door takes to settle a change.
+    pub http_timeout_s: u64,
+    /// User and group to become, where the front is root.
+    pub uid: Option<u32>,
+    /// How much sandbox is needed.
+    pub sandbox: SandboxMode,
+    /// A port on 127.0.0.1 on which something listens that a worker must not reach; for the self-test.
+    pub forbidden_port: u16,
+}
+
+impl std::fmt::Debug for Spec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spec")
+            .field("role", &self.role)
+            .field("warehouse", &self.warehouse)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A worker's one answer to its [`Spec`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum Report {
+    /// Attached, locked down, tested: statements are welcome.
+    Ready {
+        /// What confines it.
+        sandbox: SandboxLevel,
+    },
+    /// It could not get there, and ends.
+    Failed(Failure),
+}
+
+/// One statement for a worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Statement {
+    /// The request's id; names the statement for `DELETE`.
+    pub id: String,
+    /// The SQL as the client sent it.
+    pub sql: String,
+    /// Values for its parameters.
+    pub params: Option<Params>,
+    /// How to encode the answer.
+    pub format: Format,
+    /// After so many rows the answer ends as truncated.
+    pub rows_max: u64,
+}
+
+/// Why a worker did not answer a statement (the body, with the code's status), or did not start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Why, for machines.
+    pub code: Code,
+    /// Why, for the client. Holds nothing that lies outside the warehouse.
+    pub message: String,
+    /// Where in the SQL, in characters from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u32>,
+    /// The worker should not be used again: out of memory, internal error.
+    #[serde(default)]
+    pub worn: bool,
+    /// What happened in the engine's words, for the log only.
+    #[serde(default)]
+    pub detail: String,
+}
