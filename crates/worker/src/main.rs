@@ -1,1 +1,53 @@
-fn main() {}
+//! `duck-worker`: the untrusted engine.
+//!
+//! `duck-worker zygote|solo --extensions DIR --parent PID`, with a Unix stream socket as standard input, on which the front asks
+//! for workers (see `birth`). It is started by `duck-server` and of no use by hand.
+
+mod birth;
+mod encode;
+mod execute;
+mod fault;
+mod policy;
+mod running;
+mod sandbox;
+mod serve;
+mod session;
+mod sink;
+mod sys;
+mod template;
+
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[allow(clippy::print_stderr)]
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("duck-worker: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let usage = "usage: duck-worker zygote|solo --extensions DIR --parent PID";
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [mode, flag, extensions, parent_flag, parent] = arguments.as_slice() else { return Err(usage.into()) };
+    if flag != "--extensions" || parent_flag != "--parent" {
+        return Err(usage.into());
+    }
+    let front = parent.parse()?;
+    sandbox::die_with_parent(front)?;
+    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let database = template::open(&PathBuf::from(extensions))?;
+    match mode.as_str() {
+        "zygote" => birth::zygote(socket, database)?,
+        "solo" => birth::solo(socket, database, front)?,
+        _ => return Err(usage.into()),
+    }
+    Ok(())
+}

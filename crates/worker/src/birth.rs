@@ -1,0 +1,118 @@
+//! How a worker comes to be: three descriptors over the parent's socket, then, for a zygote, a fork.
+//!
+//! The front sends one byte with three descriptors (control socket, listening socket, pipe for standard error) and gets the
+//! worker's pid back, four bytes, little-endian. Whatever is secret comes later, over the control socket, to the worker alone.
+
+use std::io::{self, BufRead, BufReader, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use duck_contract::worker::{Failure, Report, Spec};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::fault;
+use crate::sandbox;
+use crate::serve;
+use crate::session;
+use crate::sys::duckdb::Database;
+use crate::sys::process::{self, Forked};
+
+/// What a worker is born with.
+struct Inheritance {
+    control: OwnedFd,
+    listener: OwnedFd,
+    stderr: OwnedFd,
+}
+
+/// Forks a worker for every message, until the parent closes the socket.
+pub(crate) fn zygote(parent: UnixStream, database: Database) -> io::Result<()> {
+    process::ignore_children();
+    announce(&parent, 0)?;
+    let this = std::process::id();
+    let mut database = Some(database);
+    while let Some(inheritance) = receive(&parent)? {
+        match process::fork()? {
+            Forked::Parent(pid) => announce(&parent, pid.unsigned_abs())?,
+            Forked::Child => {
+                drop(parent);
+                let Some(database) = database.take() else { process::exit_now(1) };
+                live(inheritance, database, this);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Becomes a worker itself at the first message: the start where forking is not possible.
+pub(crate) fn solo(parent: UnixStream, database: Database, front: u32) -> io::Result<()> {
+    announce(&parent, 0)?;
+    let Some(inheritance) = receive(&parent)? else { return Ok(()) };
+    announce(&parent, std::process::id())?;
+    drop(parent);
+    live(inheritance, database, front)
+}
+
+fn announce(mut parent: &UnixStream, pid: u32) -> io::Result<()> {
+    parent.write_all(&pid.to_le_bytes())
+}
+
+/// The next birth; `None` when the parent has closed the socket.
+fn receive(parent: &UnixStream) -> io::Result<Option<Inheritance>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let message = rustix::net::recvmsg(
+        parent.as_fd(),
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let mut fds = ancillary.drain().filter_map(|m| match m {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let mut fds = fds.next().into_iter().flatten();
+    match (fds.next(), fds.next(), fds.next()) {
+        (Some(control), Some(listener), Some(stderr)) => Ok(Some(Inheritance { control, listener, stderr })),
+        _ => Err(io::Error::other("a birth without its three descriptors")),
+    }
+}
+
+/// A worker's whole life. Ends with the process: a child has no business in what its parent's destructors would do.
+fn live(inheritance: Inheritance, database: Database, parent: u32) -> ! {
+    let Inheritance { control, listener, stderr } = inheritance;
+    let Ok((control, listener)) = process::keep_only(control, listener, stderr) else { process::exit_now(1) };
+    let control = UnixStream::from(control);
+    let session = read(&control).and_then(|spec| {
+        let level = sandbox::enter(&spec, parent).map_err(|e| fault::self_test(&e.to_string()))?;
+        Ok((session::open(database, &spec, level)?, level))
+    });
+    let code = match session {
+        Ok((session, sandbox)) => {
+            report(&control, &Report::Ready { sandbox });
+            i32::from(serve::forever(session, UnixListener::from(listener)).is_err())
+        }
+        Err(failure) => {
+            report(&control, &Report::Failed(failure));
+            1
+        }
+    };
+    process::exit_now(code)
+}
+
+fn read(control: &UnixStream) -> Result<Spec, Failure> {
+    let mut line = String::new();
+    BufReader::new(control).read_line(&mut line).map_err(|e| fault::self_test(&e.to_string()))?;
+    serde_json::from_str(&line).map_err(|e| fault::self_test(&e.to_string()))
+}
+
+/// The front may be gone already; then there is nobody to report to, and the worker is about to be killed.
+fn report(mut control: &UnixStream, report: &Report) {
+    let mut line = serde_json::to_vec(report).unwrap_or_default();
+    line.push(b'\n');
+    let _ = control.write_all(&line);
+}

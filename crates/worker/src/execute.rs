@@ -1,0 +1,121 @@
+//! One statement, from text to rows, on a thread of its own.
+//!
+//! Given a [`Session`] and a [`Statement`], hands encoded bytes to a [`Sink`]. Never runs more than one statement, never what
+//! the policy refuses, and never on a connection that another request has used.
+
+use duck_contract::worker::{Failure, Statement};
+use duck_contract::{Code, Format, Params};
+use serde_json::Value as Json;
+
+use crate::encode::{self, Encoder};
+use crate::fault;
+use crate::policy;
+use crate::running::Running;
+use crate::session::Session;
+use crate::sink::Sink;
+use crate::sys::duckdb::{Error, Prepared, Value};
+
+/// How a statement ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) rows: u64,
+    pub(crate) truncated: bool,
+}
+
+/// Runs the statement to its end, or to `rows_max`, or until `running` says that nobody waits for it.
+pub(crate) fn run(
+    session: &Session,
+    statement: &Statement,
+    running: &Running,
+    sink: &mut Sink,
+) -> Result<Outcome, Failure> {
+    let fail = |e: &Error| fault::of_statement(e, &session.scrub);
+    let connection = session.connect().map_err(|e| fail(&e))?;
+    let _registered = running.attach(connection.interrupt())?;
+
+    let statements = connection.split(&statement.sql).map_err(|e| fail(&e))?;
+    match statements.count() {
+        1 => {}
+        0 => return Err(fault::ours(Code::EmptyStatement, "There is no statement in `sql`.")),
+        n => {
+            let sentence = format!("There are {n} statements in `sql`, and one request runs exactly one.");
+            return Err(fault::ours(Code::MultipleStatements, sentence));
+        }
+    }
+    let prepared = statements.prepare(0).map_err(|e| policy_first(session, statement, &e))?;
+    policy::check(session.role, prepared.kind(), &statement.sql)?;
+    bind(&prepared, statement.params.as_ref())?;
+
+    let mut rows = prepared.execute().map_err(|e| fail(&e))?;
+    let mut encoder: Box<dyn Encoder> = match statement.format {
+        Format::Arrow => Box::new(encode::arrow::ArrowEncoder::start(&rows, sink)?),
+        Format::Json => Box::new(encode::json::JsonEncoder::start(&rows, sink)?),
+    };
+    let mut outcome = Outcome { rows: 0, truncated: false };
+    while let Some(batch) = rows.next().map_err(|e| fail(&e))? {
+        let left = usize::try_from(statement.rows_max - outcome.rows).unwrap_or(usize::MAX);
+        outcome.truncated = batch.num_rows() > left;
+        let batch = if outcome.truncated { batch.slice(0, left) } else { batch };
+        outcome.rows += batch.num_rows() as u64;
+        encoder.batch(&batch, sink)?;
+        if outcome.truncated {
+            break;
+        }
+        running.check()?;
+    }
+    encoder.finish(outcome, sink)?;
+    Ok(outcome)
+}
+
+/// DuckDB refuses some statements while preparing them, in words that do not help; where the policy has better ones, they count.
+fn policy_first(session: &Session, statement: &Statement, error: &Error) -> Failure {
+    let failure = fault::of_statement(error, &session.scrub);
+    if failure.code == Code::SqlRuntime && failure.message.contains("read-only mode") {
+        return fault::ours(Code::ReadOnly, "This statement changes data. Send it with `allow_writes`.");
+    }
+    let _ = statement;
+    failure
+}
+
+fn bind(prepared: &Prepared<'_>, params: Option<&Params>) -> Result<(), Failure> {
+    let wrong = |sentence: String| fault::ours(Code::SqlParameters, sentence);
+    let names = prepared.parameters();
+    let given = match params {
+        None => 0,
+        Some(Params::Positional(values)) => values.len(),
+        Some(Params::Named(values)) => values.len(),
+    };
+    if given != names.len() {
+        return Err(wrong(format!("The statement has {} parameters, and {given} values were sent.", names.len())));
+    }
+    for (index, name) in (1_u64..).zip(&names) {
+        let value = match params {
+            Some(Params::Positional(values)) => name.parse::<usize>().ok().and_then(|i| values.get(i.checked_sub(1)?)),
+            Some(Params::Named(values)) => values.get(name.as_str()),
+            None => None,
+        };
+        let Some(value) = value else {
+            return Err(wrong(format!("No value was sent for the parameter `${name}`.")));
+        };
+        let value = value_of(value).ok_or_else(|| {
+            wrong(format!("The value for `${name}` is not null, a boolean, a number or a string."))
+        })?;
+        prepared.bind(index, &value).map_err(|e| wrong(format!("The value for `${name}` cannot be bound: {}", e.0)))?;
+    }
+    Ok(())
+}
+
+fn value_of(value: &Json) -> Option<Value> {
+    match value {
+        Json::Null => Some(Value::Null),
+        Json::Bool(b) => Some(Value::Bool(*b)),
+        Json::Number(n) => Some(match (n.as_i64(), n.as_f64()) {
+            (Some(i), _) => Value::Integer(i),
+            (None, Some(d)) if n.is_f64() => Value::Double(d),
+            // Larger than 64 bits: DuckDB converts the digits to what the statement needs.
+            _ => Value::Text(n.to_string()),
+        }),
+        Json::String(s) => Some(Value::Text(s.clone())),
+        Json::Array(_) | Json::Object(_) => None,
+    }
+}

@@ -1,0 +1,255 @@
+//! DuckDB's errors, sorted into codes, in words that may be shown.
+//!
+//! DuckDB is asked for errors as JSON, so the sorting goes by the exception's type. Only where one type covers several causes
+//! (`HTTP`, `IO`, `Out of Memory`) does its text decide between them, and never about the worker's fate.
+
+use duck_contract::Code;
+use duck_contract::worker::{Failure, Spec};
+use serde::Deserialize;
+
+use crate::sys::duckdb::Error;
+
+/// Longest message that is shown, in bytes.
+const MESSAGE_BYTES_MAX: usize = 4_000;
+
+/// What DuckDB's words must not carry out of a worker: the doors' addresses, the worker's credentials and directory, the
+/// bucket.
+#[derive(Clone)]
+pub(crate) struct Scrub(Vec<(String, &'static str)>);
+
+impl Scrub {
+    pub(crate) fn of(spec: &Spec) -> Self {
+        let catalog = format!("127.0.0.1:{}", spec.catalog_port);
+        let storage = format!("127.0.0.1:{}", spec.storage_port);
+        Scrub(vec![
+            (format!("http://{storage}/{}/{}", spec.bucket, spec.prefix), "<warehouse>/"),
+            (format!("s3://{}/{}", spec.bucket, spec.prefix), "<warehouse>/"),
+            (format!("http://{storage}"), "<store>"),
+            (format!("http://{catalog}"), "<catalog>"),
+            (storage, "<store>"),
+            (catalog, "<catalog>"),
+            (spec.secret_access_key.clone(), "<secret>"),
+            (spec.access_key_id.clone(), "<key>"),
+            (spec.bearer.clone(), "<token>"),
+            (spec.directory.clone(), "<spill>"),
+        ])
+    }
+
+    /// The text without what must not be shown, cut to a bearable length.
+    pub(crate) fn clean(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (secret, word) in &self.0 {
+            if !secret.is_empty() && text.contains(secret.as_str()) {
+                text = text.replace(secret.as_str(), word);
+            }
+        }
+        if text.len() > MESSAGE_BYTES_MAX {
+            let end = (0..=MESSAGE_BYTES_MAX).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+            text.truncate(end);
+            text.push('…');
+        }
+        text
+    }
+}
+
+/// What `errors_as_json` gives; unknown fields are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Exception {
+    exception_type: String,
+    exception_message: String,
+    position: Option<String>,
+}
+
+impl Exception {
+    /// Reads DuckDB's text: JSON, often behind `Binder Error: `, sometimes behind a sentence; or, from a few places, plain
+    /// text behind its type.
+    fn read(error: &Error) -> Exception {
+        let text = &error.0;
+        if let Some(start) = text.find("{\"exception_type\"") {
+            let mut stream = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Exception>();
+            if let Some(Ok(exception)) = stream.next() {
+                return exception;
+            }
+        }
+        let (kind, message) = text.split_once(" Error: ").unwrap_or(("", text));
+        let kind = kind.rsplit('\n').next().unwrap_or_default();
+        Exception { exception_type: kind.to_owned(), exception_message: message.to_owned(), position: None }
+    }
+}
+
+/// The failure of a statement.
+pub(crate) fn of_statement(error: &Error, scrub: &Scrub) -> Failure {
+    let exception = Exception::read(error);
+    let words = scrub.clean(&exception.exception_message);
+    let (code, message) = sort(&exception, words);
+    Failure {
+        code,
+        message,
+        position: exception.position.and_then(|p| p.parse().ok()),
+        worn: worn(&exception.exception_type),
+        detail: scrub.clean(&error.0),
+    }
+}
+
+/// After these the engine's state or memory is in doubt. By type only.
+fn worn(exception_type: &str) -> bool {
+    matches!(exception_type, "Out of Memory" | "INTERNAL" | "FATAL")
+}
+
+fn sort(exception: &Exception, words: String) -> (Code, String) {
+    let ours = |code, sentence: &str| (code, sentence.to_owned());
+    let text = exception.exception_message.as_str();
+    match exception.exception_type.as_str() {
+        "Parser" | "Syntax" => (Code::SqlSyntax, words),
+        "Binder" | "Catalog" | "Dependency" if text.contains("HTTP") || text.contains("_5") => remote(text, words),
+        "Binder" | "Catalog" | "Dependency" => (Code::SqlBinding, words),
+        "Conversion" | "Mismatch Type" | "Invalid Type" | "Unknown Type" | "Decimal" => (Code::SqlType, words),
+        "Not implemented" => (Code::NotSupported, words),
+        "Parameter Not Resolved" | "Parameter Not Allowed" => (Code::SqlParameters, words),
+        "Permission" => ours(
+            Code::OutsideWarehouse,
+            "The statement reaches for something outside this workspace's warehouse, which no statement can.",
+        ),
+        "Out of Memory" if text.contains("max_temp_directory_size") => ours(
+            Code::SpillExhausted,
+            "The statement needs more disk for intermediate data than one may use. Read fewer rows or columns.",
+        ),
+        "Out of Memory" => ours(
+            Code::OutOfMemory,
+            "The statement needs more memory than an engine has. Read fewer rows or columns, or aggregate earlier.",
+        ),
+        "INTERRUPT" => ours(Code::Cancelled, "The statement was cancelled."),
+        "INTERNAL" | "FATAL" => ours(Code::Internal, "The engine failed at this statement."),
+        "HTTP" | "IO" | "Connection" | "Missing Extension" | "Extension Autoloading" | "Invalid Configuration" => {
+            remote(text, words)
+        }
+        "Transaction" | "TransactionContext" if is_conflict(text) => conflict(),
+        _ if is_conflict(text) => conflict(),
+        _ => (Code::SqlRuntime, words),
+    }
+}
+
+fn is_conflict(text: &str) -> bool {
+    text.contains("Conflict_409") || text.contains("CommitFailedException")
+}
+
+fn conflict() -> (Code, String) {
+    let sentence = "Somebody else changed the table at the same time; nothing of this statement was kept. Run it again.";
+    (Code::CommitConflict, sentence.to_owned())
+}
+
+/// Errors of catalog and store come as text around an HTTP status.
+fn remote(text: &str, words: String) -> (Code, String) {
+    let has = |any: &[&str]| any.iter().any(|word| text.contains(word));
+    let ours = |code, sentence: &str| (code, sentence.to_owned());
+    if is_conflict(text) {
+        return conflict();
+    }
+    if has(&["CommitStateUnknownException"]) {
+        return ours(Code::CommitUnknown, "The catalog never said whether the change was made. Read the table to see.");
+    }
+    if has(&["AlreadyExistsException"]) {
+        return ours(Code::SqlBinding, "Something of that name exists already.");
+    }
+    if has(&["NamespaceNotEmptyException"]) {
+        return ours(Code::SqlRuntime, "The schema is not empty.");
+    }
+    if has(&["outside the warehouse", "InvalidLocation", "HTTP 403", "Forbidden"]) {
+        return ours(
+            Code::OutsideWarehouse,
+            "The statement reaches for something outside this workspace's warehouse, or changes what it may only read.",
+        );
+    }
+    if has(&["HTTP 404", "NotFound_404", "Not Found", "No files found", "No such file"]) {
+        return ours(Code::SqlRuntime, "A file or table that the statement names does not exist.");
+    }
+    if has(&["BadRequest_400", "HTTP 400"]) {
+        return ours(Code::SqlRuntime, "The catalog or the store refused the request that the statement needs.");
+    }
+    if has(&["Could not connect", "HTTP 5", "_50", "Timeout", "timed out", "Failed to read", "Transferred a partial"]) {
+        let catalog = has(&["endpoint returned", "/v1/", "namespaces", "<catalog>"]);
+        return if catalog {
+            ours(Code::CatalogUnavailable, "The catalog does not answer. Try again in a moment.")
+        } else {
+            ours(Code::StorageUnavailable, "The object store does not answer. Try again in a moment.")
+        };
+    }
+    (Code::SqlRuntime, words)
+}
+
+/// Whether DuckDB refused by its own rules of access.
+pub(crate) fn is_permission(error: &Error) -> bool {
+    Exception::read(error).exception_type == "Permission"
+}
+
+/// The failure of a worker's start.
+pub(crate) fn at_start(error: &Error, scrub: &Scrub) -> Failure {
+    let text = &error.0;
+    let (code, message) = if text.contains("404") {
+        (Code::UnknownWarehouse, "This workspace has no warehouse in the catalog.")
+    } else if text.contains("HTTP") || text.contains("connect") || text.contains("_50") {
+        (Code::CatalogUnavailable, "The catalog does not answer. Try again in a moment.")
+    } else {
+        (Code::EngineUnavailable, "An engine could not be prepared.")
+    };
+    Failure { code, message: message.to_owned(), position: None, worn: true, detail: scrub.clean(text) }
+}
+
+/// The failure of a worker that is not as locked down as it must be.
+pub(crate) fn self_test(what: &str) -> Failure {
+    Failure {
+        code: Code::EngineUnavailable,
+        message: "An engine could not be prepared.".to_owned(),
+        position: None,
+        worn: true,
+        detail: format!("self-test: {what}"),
+    }
+}
+
+/// A failure in words of ours.
+pub(crate) fn ours(code: Code, message: impl Into<String>) -> Failure {
+    Failure { code, message: message.into(), position: None, worn: false, detail: String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scrub() -> Scrub {
+        Scrub(vec![("s3://lakehouse/w_a/".to_owned(), "<warehouse>/"), ("sesame".to_owned(), "<secret>")])
+    }
+
+    fn code(text: &str) -> Code {
+        of_statement(&Error(text.to_owned()), &scrub()).code
+    }
+
+    #[test]
+    fn an_exception_is_sorted_by_its_type() {
+        let text = r#"Binder Error: {"exception_type":"Binder","exception_message":"no column x","position":"7"}"#;
+        let failure = of_statement(&Error(text.to_owned()), &scrub());
+        assert_eq!((failure.code, failure.position, failure.worn), (Code::SqlBinding, Some(7), false));
+        assert_eq!(failure.message, "no column x");
+        assert_eq!(code("Parser Error: syntax error at or near \"selec\""), Code::SqlSyntax);
+        assert_eq!(code(r#"{"exception_type":"Permission","exception_message":"Cannot access file \"/etc/x\""}"#), Code::OutsideWarehouse);
+    }
+
+    #[test]
+    fn memory_and_internal_errors_wear_a_worker_out() {
+        for kind in ["Out of Memory", "INTERNAL", "FATAL"] {
+            let text = format!(r#"{{"exception_type":"{kind}","exception_message":"m"}}"#);
+            assert!(of_statement(&Error(text), &scrub()).worn, "{kind}");
+        }
+        // A statement can put any words into its error; they do not decide.
+        let said = r#"Invalid Input Error: {"exception_type":"Invalid Input","exception_message":"Out of Memory INTERNAL"}"#;
+        assert!(!of_statement(&Error(said.to_owned()), &scrub()).worn);
+    }
+
+    #[test]
+    fn words_lose_what_must_not_be_shown() {
+        let text = r#"{"exception_type":"Invalid Input","exception_message":"s3://lakehouse/w_a/t/x.parquet sesame"}"#;
+        let failure = of_statement(&Error(text.to_owned()), &scrub());
+        assert_eq!(failure.message, "<warehouse>/t/x.parquet <secret>");
+        assert!(!failure.detail.contains("sesame"));
+    }
+}

@@ -1,0 +1,199 @@
+//! Which statements are run, and what is said of the others.
+//!
+//! This is courtesy, not a boundary: the doors and the sandbox decide what a worker can do. It makes a refusal early, and gives
+//! it a sentence.
+
+use duck_contract::worker::Failure;
+use duck_contract::{Code, Role};
+
+use crate::fault;
+use crate::sys::duckdb::Kind;
+
+/// Accepts a statement of this kind and text for a worker of this role, or says why not.
+pub(crate) fn check(role: Role, kind: Kind, sql: &str) -> Result<(), Failure> {
+    let words = Words::of(sql);
+    match kind {
+        Kind::Select => Ok(()),
+        Kind::Explain => explained(role, &words),
+        Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge => writes(role),
+        Kind::Create => created(role, &words),
+        Kind::Drop | Kind::Alter => {
+            writes(role)?;
+            match words.get(1) {
+                Some("TABLE" | "SCHEMA" | "VIEW") => Ok(()),
+                _ => refused("Only tables and schemas can be altered or dropped."),
+            }
+        }
+        Kind::Other(_) => refused(match words.get(0) {
+            Some("ATTACH" | "DETACH") => {
+                "ATTACH and DETACH are not available: the workspace's own warehouse is attached as `lake`."
+            }
+            Some("COPY" | "EXPORT" | "IMPORT") => {
+                "COPY, EXPORT and IMPORT are not available: take the answer as Arrow, or create a table from read_parquet, \
+                 read_csv or read_json."
+            }
+            Some("INSTALL" | "LOAD" | "UPDATE") => "Extensions cannot be installed or loaded.",
+            Some("SET" | "RESET" | "PRAGMA" | "USE") => {
+                "Settings last for one request, so SET, RESET, PRAGMA and USE have nothing to act on. Name tables in full."
+            }
+            Some("BEGIN" | "START" | "COMMIT" | "ROLLBACK" | "ABORT" | "END") => {
+                "Every request is a transaction of its own."
+            }
+            Some("PREPARE" | "EXECUTE" | "DEALLOCATE") => "Send the statement with `params` instead of preparing it.",
+            _ => "Statements of this kind are not available.",
+        }),
+    }
+}
+
+fn writes(role: Role) -> Result<(), Failure> {
+    if role == Role::Writer {
+        return Ok(());
+    }
+    Err(fault::ours(Code::ReadOnly, "This statement changes data. Send it with `allow_writes`."))
+}
+
+fn refused(sentence: &str) -> Result<(), Failure> {
+    Err(fault::ours(Code::StatementRefused, sentence))
+}
+
+/// EXPLAIN ANALYZE runs what it explains, so that counts as what it is.
+fn explained(role: Role, words: &Words) -> Result<(), Failure> {
+    let inner = words.iter().find(|w| !matches!(*w, "EXPLAIN" | "ANALYZE" | "FORMAT" | "JSON" | "TEXT" | "HTML" | "GRAPHVIZ"));
+    match inner {
+        Some("SELECT" | "WITH" | "FROM" | "VALUES" | "TABLE" | "DESCRIBE" | "SHOW" | "SUMMARIZE" | "PIVOT" | "UNPIVOT") => {
+            Ok(())
+        }
+        Some("INSERT" | "UPDATE" | "DELETE" | "MERGE") => writes(role),
+        _ => refused("Only statements that read, INSERT, UPDATE, DELETE and MERGE can be explained."),
+    }
+}
+
+/// CREATE makes tables and schemas in the warehouse, or temporary things that end with the request.
+fn created(role: Role, words: &Words) -> Result<(), Failure> {
+    let mut rest = words.iter().skip(1).skip_while(|w| matches!(*w, "OR" | "REPLACE")).peekable();
+    if rest.next_if(|w| matches!(*w, "TEMP" | "TEMPORARY")).is_some() {
+        return match rest.next() {
+            Some("TABLE" | "VIEW" | "MACRO" | "FUNCTION") => Ok(()),
+            _ => refused("Only tables, views and macros can be temporary."),
+        };
+    }
+    match rest.next() {
+        Some("TABLE" | "SCHEMA" | "VIEW") => writes(role)?,
+        Some("SECRET" | "PERSISTENT") => return refused("Secrets cannot be created."),
+        _ => return refused("Only tables and schemas can be created, or temporary tables, views and macros."),
+    }
+    let name = rest.find(|w| !matches!(*w, "IF" | "NOT" | "EXISTS"));
+    match name {
+        Some("MEMORY" | "TEMP" | "SYSTEM") if words.qualified => {
+            refused("Tables are created in the warehouse (`lake`), not in the engine's memory.")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The first words of a statement in capitals, without comments and quotation marks.
+struct Words {
+    words: Vec<String>,
+    /// A dot follows some word.
+    qualified: bool,
+}
+
+const WORDS_MAX: usize = 16;
+
+impl Words {
+    fn of(sql: &str) -> Self {
+        let mut found = Words { words: Vec::new(), qualified: false };
+        let mut rest = sql;
+        while found.words.len() < WORDS_MAX {
+            rest = rest.trim_start();
+            let Some(first) = rest.chars().next() else { break };
+            if rest.starts_with("--") {
+                rest = rest.split_once('\n').map_or("", |(_, after)| after);
+            } else if rest.starts_with("/*") {
+                rest = after_comment(rest);
+            } else if first == '"' {
+                let (word, after) = rest[1..].split_once('"').unwrap_or((&rest[1..], ""));
+                found.words.push(word.to_uppercase());
+                rest = after;
+            } else if first.is_alphanumeric() || first == '_' {
+                let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+                found.words.push(rest[..end].to_uppercase());
+                rest = &rest[end..];
+            } else {
+                found.qualified |= first == '.';
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+        found
+    }
+
+    fn get(&self, index: usize) -> Option<&str> {
+        self.words.get(index).map(String::as_str)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        self.words.iter().map(String::as_str)
+    }
+}
+
+/// What follows a block comment; they nest.
+fn after_comment(text: &str) -> &str {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        if rest.starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if rest.starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return &text[at..];
+            }
+        } else {
+            at += rest.chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    ""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(role: Role, kind: Kind, sql: &str) -> Option<Code> {
+        check(role, kind, sql).err().map(|f| f.code)
+    }
+
+    #[test]
+    fn a_reader_accepts_only_statements_that_read() {
+        assert_eq!(code(Role::Reader, Kind::Select, "SELECT 1"), None);
+        assert_eq!(code(Role::Reader, Kind::Explain, "EXPLAIN (ANALYZE) SELECT 1"), None);
+        for (kind, sql) in [
+            (Kind::Insert, "INSERT INTO t VALUES (1)"),
+            (Kind::Create, "create /* x */ table t(i int)"),
+            (Kind::Drop, "DROP TABLE t"),
+            (Kind::Explain, "EXPLAIN ANALYZE DELETE FROM t"),
+        ] {
+            assert_eq!(code(Role::Reader, kind, sql), Some(Code::ReadOnly), "{sql}");
+            assert_eq!(code(Role::Writer, kind, sql), None, "{sql}");
+        }
+    }
+
+    #[test]
+    fn nobody_makes_secrets_or_tables_in_the_engine() {
+        for (kind, sql) in [
+            (Kind::Create, "CREATE SECRET s (TYPE s3)"),
+            (Kind::Create, "CREATE OR REPLACE PERSISTENT SECRET s (TYPE s3)"),
+            (Kind::Create, "CREATE MACRO f(x) AS x"),
+            (Kind::Create, "CREATE TABLE IF NOT EXISTS \"memory\".main.t(i int)"),
+            (Kind::Drop, "-- c\n DROP SECRET storage"),
+            (Kind::Other(25), "ATTACH 'x' AS y"),
+            (Kind::Explain, "EXPLAIN COPY t TO 's3://x'"),
+        ] {
+            assert_eq!(code(Role::Writer, kind, sql), Some(Code::StatementRefused), "{sql}");
+        }
+        assert_eq!(code(Role::Writer, Kind::Create, "CREATE TABLE memory(i int)"), None);
+    }
+}

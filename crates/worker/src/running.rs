@@ -1,0 +1,106 @@
+//! The statements that are running, so that each can be stopped.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use duck_contract::Code;
+use duck_contract::worker::Failure;
+use tokio::sync::watch;
+
+use crate::fault;
+use crate::sys::duckdb::Interrupt;
+
+/// An interrupt that comes just before a statement begins to execute is lost, so it is repeated.
+const REPEAT: Duration = Duration::from_millis(20);
+
+/// All statements of this worker.
+#[derive(Default)]
+pub(crate) struct Register(Mutex<HashMap<String, Arc<Running>>>);
+
+/// One statement that is running.
+pub(crate) struct Running {
+    cancelled: AtomicBool,
+    interrupt: Mutex<Option<Interrupt>>,
+    ended: watch::Sender<bool>,
+}
+
+/// Takes the statement off the register when the work has ended.
+pub(crate) struct Entry {
+    register: Arc<Register>,
+    id: String,
+    pub(crate) running: Arc<Running>,
+}
+
+impl Register {
+    /// Enters a statement. `None` if one of that id is running already.
+    pub(crate) fn enter(self: &Arc<Self>, id: &str) -> Option<Entry> {
+        let running = Arc::new(Running {
+            cancelled: AtomicBool::new(false),
+            interrupt: Mutex::new(None),
+            ended: watch::Sender::new(false),
+        });
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.contains_key(id) {
+            return None;
+        }
+        all.insert(id.to_owned(), running.clone());
+        Some(Entry { register: self.clone(), id: id.to_owned(), running })
+    }
+
+    /// Stops a statement and returns when it has ended; at once if there is none of that id.
+    pub(crate) async fn settle(&self, id: &str) {
+        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        if let Some(running) = running {
+            running.stop().await;
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.register.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.running.ended.send_replace(true);
+    }
+}
+
+impl Running {
+    /// Says how this statement's connection is interrupted; an error if it was stopped before it got here.
+    pub(crate) fn attach(&self, interrupt: Interrupt) -> Result<Attached<'_>, Failure> {
+        *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = Some(interrupt);
+        self.check()?;
+        Ok(Attached(self))
+    }
+
+    /// An error once the statement was stopped.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.cancelled.load(Ordering::Acquire) {
+            return Err(fault::ours(Code::Cancelled, "The statement was cancelled."));
+        }
+        Ok(())
+    }
+
+    /// Stops the statement, and returns when it has ended.
+    pub(crate) async fn stop(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        let mut ended = self.ended.subscribe();
+        loop {
+            if let Some(interrupt) = &*self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) {
+                interrupt.fire();
+            }
+            if tokio::time::timeout(REPEAT, ended.wait_for(|ended| *ended)).await.is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+/// While it lives, the statement can be interrupted.
+pub(crate) struct Attached<'r>(&'r Running);
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}

@@ -1,0 +1,196 @@
+//! What a worker can still do after its birth: use its own directory, and connect to two ports on loopback.
+//!
+//! Given a process of one thread that has loaded everything it needs, hands on one that has given up the rest, for good.
+//! Never runs before LOAD (opening DuckDB behind Landlock aborts) and never after a second thread exists (Landlock binds the
+//! calling thread and those it starts later).
+
+use std::collections::BTreeMap;
+use std::io;
+
+use duck_contract::worker::{SandboxLevel, SandboxMode, Spec};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, Scope,
+};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
+
+use crate::sys::process;
+
+/// The newest Landlock the rules need: files, TCP ports, abstract sockets and signals.
+const LANDLOCK: ABI = ABI::V6;
+/// Sockets to two doors, spill files, the listener and its connections.
+const OPEN_FILES_MAX: u64 = 512;
+
+/// Why a worker could not be confined.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SandboxError {
+    #[error("{0}: {1}")]
+    Step(&'static str, #[source] io::Error),
+    #[error("the front is gone")]
+    Orphan,
+    #[error("landlock: {0}")]
+    Landlock(String),
+    #[error("seccomp: {0}")]
+    Seccomp(String),
+}
+
+/// Gives up what a worker does not need. Returns how much of the sandbox holds; with [`SandboxMode::Require`] less than all
+/// of it is an error.
+pub(crate) fn enter(spec: &Spec, parent: u32) -> Result<SandboxLevel, SandboxError> {
+    let step = |name| move |e: io::Error| SandboxError::Step(name, e);
+    if let Some(uid) = spec.uid {
+        process::become_user(uid).map_err(step("change user"))?;
+    }
+    // Changing the user clears both of these, so they come after it.
+    die_with_parent(parent)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| step("dumpable")(e.into()))?;
+    // CREATE TABLE AS makes an empty `data` in the working directory, so it must be where files may be made.
+    std::env::set_current_dir(&spec.directory).map_err(step("enter own directory"))?;
+    process::ignore_file_size_signal();
+    limits(spec);
+    rustix::thread::set_no_new_privs(true).map_err(|e| step("no new privileges")(e.into()))?;
+
+    let require = spec.sandbox == SandboxMode::Require;
+    let mut level = SandboxLevel { uid_dropped: spec.uid.is_some(), ..SandboxLevel::default() };
+    match confine_files_and_ports(spec) {
+        Ok(()) => level.landlock = true,
+        Err(e) if require => return Err(SandboxError::Landlock(e)),
+        Err(_) => {}
+    }
+    match confine_system_calls() {
+        Ok(()) => level.seccomp = true,
+        Err(e) if require => return Err(SandboxError::Seccomp(e)),
+        Err(_) => {}
+    }
+    Ok(level)
+}
+
+/// SIGKILL when the parent ends; an error if it already has.
+pub(crate) fn die_with_parent(parent: u32) -> Result<(), SandboxError> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|e| SandboxError::Step("die with parent", e.into()))?;
+    if std::os::unix::process::parent_id() == parent { Ok(()) } else { Err(SandboxError::Orphan) }
+}
+
+fn limits(spec: &Spec) {
+    let both = |n: u64| Rlimit { current: Some(n), maximum: Some(n) };
+    // A limit can only fail to be set when it is above what we have, and then the lower one holds.
+    let _ = rustix::process::setrlimit(Resource::Core, both(0));
+    let _ = rustix::process::setrlimit(Resource::Nofile, both(OPEN_FILES_MAX));
+    let _ = rustix::process::setrlimit(Resource::Data, both(spec.memory_bytes_max));
+    let _ = rustix::process::setrlimit(Resource::Fsize, both(spec.spill_bytes_max));
+}
+
+fn confine_files_and_ports(spec: &Spec) -> Result<(), String> {
+    let threads = process::threads().map_err(|e| e.to_string())?;
+    if threads != 1 {
+        return Err(format!("{threads} threads, and only the calling one would be bound"));
+    }
+    let own = AccessFs::ReadFile
+        | AccessFs::ReadDir
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::MakeReg
+        | AccessFs::MakeDir
+        | AccessFs::RemoveFile
+        | AccessFs::RemoveDir;
+    let rules = || -> Result<_, Box<dyn std::error::Error>> {
+        Ok(Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(LANDLOCK))?
+            .handle_access(AccessNet::from_all(LANDLOCK))?
+            .scope(Scope::from_all(LANDLOCK))?
+            .create()?
+            .add_rule(PathBeneath::new(PathFd::new(&spec.directory)?, own))?
+            .add_rule(PathBeneath::new(PathFd::new("/dev/urandom")?, AccessFs::ReadFile))?
+            .add_rule(NetPort::new(spec.catalog_port, AccessNet::ConnectTcp))?
+            .add_rule(NetPort::new(spec.storage_port, AccessNet::ConnectTcp))?
+            .restrict_self()?)
+    };
+    rules().map(|_| ()).map_err(|e| e.to_string())
+}
+
+/// Calls that a worker has no use for, each a way out or a way to its neighbours.
+const DENIED: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_setpgid,
+    libc::SYS_setsid,
+    libc::SYS_prlimit64,
+    libc::SYS_setrlimit,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_io_uring_setup,
+    libc::SYS_userfaultfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_socketpair,
+    libc::SYS_shmget,
+    libc::SYS_msgget,
+    libc::SYS_semget,
+    libc::SYS_mq_open,
+];
+
+fn confine_system_calls() -> Result<(), String> {
+    let build = || -> Result<BpfProgram, Box<dyn std::error::Error>> {
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, vec![])).collect();
+        let argument = |index, op, value| SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value);
+        let kind = |kind: i32| argument(1, SeccompCmpOp::MaskedEq(0xf), kind as u64);
+        // Only TCP over IPv4: the doors are on 127.0.0.1, and Landlock speaks of TCP alone.
+        rules.insert(
+            libc::SYS_socket,
+            vec![
+                SeccompRule::new(vec![argument(0, SeccompCmpOp::Ne, libc::AF_INET as u64)?])?,
+                SeccompRule::new(vec![kind(libc::SOCK_DGRAM)?])?,
+                SeccompRule::new(vec![kind(libc::SOCK_RAW)?])?,
+            ],
+        );
+        // A new thread, yes; a new process or name space, no.
+        rules.insert(
+            libc::SYS_clone,
+            vec![SeccompRule::new(vec![argument(0, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)?])?],
+        );
+        let refuse = SeccompAction::Errno(libc::EPERM as u32);
+        Ok(SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch()?)?.try_into()?)
+    };
+    let no_clone3 = || -> Result<BpfProgram, Box<dyn std::error::Error>> {
+        let rules = BTreeMap::from([(libc::SYS_clone3, vec![])]);
+        // clone3 hides its flags behind a pointer. ENOSYS, not EPERM: libc then uses clone, whose flags can be seen.
+        let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
+        Ok(SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch()?)?.try_into()?)
+    };
+    for program in [no_clone3().map_err(|e| e.to_string())?, build().map_err(|e| e.to_string())?] {
+        apply_filter(&program).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+fn arch() -> Result<TargetArch, Box<dyn std::error::Error>> {
+    Ok(std::env::consts::ARCH.try_into()?)
+}

@@ -1,0 +1,194 @@
+//! HTTP on the worker's Unix socket.
+//!
+//! `POST /statement` runs one and streams its answer; `DELETE /statement/{id}` stops one and answers when it has ended. When a
+//! connection closes in the middle, its statement is interrupted: the answer's body owns the statement.
+
+use std::convert::Infallible;
+use std::os::unix::net::UnixListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
+use duck_contract::worker::{Failure, Statement};
+use duck_contract::{Code, Format};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TRAILER};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::execute::{self, Outcome};
+use crate::fault;
+use crate::running::{Register, Running};
+use crate::session::Session;
+use crate::sink::{Head, PIECES_MAX, Piece, Sink};
+
+/// Statements at once in one worker; the front admits fewer.
+const STATEMENTS_MAX: usize = 64;
+
+type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
+
+/// The answer ends here without a good end: the connection is closed, so that nobody takes it for whole.
+#[derive(Debug, thiserror::Error)]
+#[error("the statement broke off")]
+struct Broken;
+
+/// Serves until the process ends.
+pub(crate) fn forever(session: Session, listener: UnixListener) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(STATEMENTS_MAX)
+        .build()?;
+    runtime.block_on(async move {
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let worker = Arc::new(Worker { session, register: Arc::default() });
+        loop {
+            let (stream, _) = listener.accept().await?;
+            let worker = worker.clone();
+            tokio::spawn(async move {
+                let service = service_fn(move |request| answer(worker.clone(), request));
+                // An error here is a client that went away; what it had running is stopped by its body's drop.
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    })
+}
+
+struct Worker {
+    session: Session,
+    register: Arc<Register>,
+}
+
+async fn answer(worker: Arc<Worker>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    let path = request.uri().path();
+    let result = match (request.method(), path, path.strip_prefix("/statement/")) {
+        (&Method::POST, "/statement", _) => statement(worker, request).await,
+        (&Method::DELETE, _, Some(id)) => {
+            worker.register.settle(id).await;
+            Ok(empty(StatusCode::NO_CONTENT))
+        }
+        _ => Ok(empty(StatusCode::NOT_FOUND)),
+    };
+    Ok(result.unwrap_or_else(|failure| failed(&failure)))
+}
+
+fn empty(status: StatusCode) -> Answer {
+    let mut answer = Response::new(full(Bytes::new()));
+    *answer.status_mut() = status;
+    answer
+}
+
+fn full(bytes: Bytes) -> UnsyncBoxBody<Bytes, Broken> {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn failed(failure: &Failure) -> Answer {
+    let body = serde_json::to_vec(failure).unwrap_or_default();
+    let mut answer = Response::new(full(body.into()));
+    *answer.status_mut() = StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<Answer, Failure> {
+    let invalid = |e: &dyn std::fmt::Display| fault::ours(Code::Internal, format!("front and engine disagree: {e}"));
+    let body = request.into_body().collect().await.map_err(|e| invalid(&e))?.to_bytes();
+    let statement: Statement = serde_json::from_slice(&body).map_err(|e| invalid(&e))?;
+    let format = statement.format;
+
+    let entry = worker.register.enter(&statement.id).ok_or_else(|| invalid(&"the id is taken"))?;
+    let stop = StopOnDrop(Some(entry.running.clone()));
+    let (head_sender, head) = oneshot::channel();
+    let (piece_sender, pieces) = mpsc::channel(PIECES_MAX);
+    tokio::task::spawn_blocking(move || {
+        let mut sink = Sink::new(head_sender, piece_sender);
+        let result = execute::run(&worker.session, &statement, &entry.running, &mut sink);
+        // Off the register first: who has seen the last byte must not find the statement still running.
+        drop(entry);
+        sink.end(result);
+    });
+    let lost = || fault::ours(Code::Internal, "The engine failed at this statement.");
+    Ok(match head.await.map_err(|_| lost())?? {
+        Head::Whole(bytes, outcome) => {
+            stop.disarm();
+            let mut answer = Response::new(full(bytes));
+            set_type(&mut answer, format);
+            count(answer.headers_mut(), outcome);
+            answer
+        }
+        Head::Streamed => {
+            let mut answer = Response::new(Stream { pieces, stop, ended: false }.boxed_unsync());
+            set_type(&mut answer, format);
+            let names = HeaderValue::from_static("x-row-count, x-truncated");
+            answer.headers_mut().insert(TRAILER, names);
+            answer
+        }
+    })
+}
+
+fn set_type(answer: &mut Answer, format: Format) {
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
+}
+
+fn count(headers: &mut HeaderMap, outcome: Outcome) {
+    headers.insert(ROW_COUNT_HEADER, HeaderValue::from(outcome.rows));
+    headers.insert(TRUNCATED_HEADER, HeaderValue::from_static(if outcome.truncated { "true" } else { "false" }));
+}
+
+/// Stops the statement when whoever waits for it is gone.
+struct StopOnDrop(Option<Arc<Running>>);
+
+impl StopOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(running) = self.0.take() {
+            tokio::spawn(async move { running.stop().await });
+        }
+    }
+}
+
+/// A streamed answer. Dropping it stops the statement.
+struct Stream {
+    pieces: mpsc::Receiver<Piece>,
+    stop: StopOnDrop,
+    ended: bool,
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(Some(match ready!(self.pieces.poll_recv(cx)) {
+            Some(Piece::Data(data)) => Ok(Frame::data(data)),
+            Some(Piece::End(outcome)) => {
+                self.ended = true;
+                self.stop.0 = None;
+                let mut trailers = HeaderMap::new();
+                count(&mut trailers, outcome);
+                Ok(Frame::trailers(trailers))
+            }
+            Some(Piece::Broken) | None => {
+                self.ended = true;
+                Err(Broken)
+            }
+        }))
+    }
+}

@@ -1,0 +1,543 @@
+//! DuckDB's C interface, as safe Rust for what a worker does: open, connect, split, prepare, bind, run, interrupt.
+//!
+//! Why not the `duckdb` crate: it cannot split text into statements without running them, tell a statement's type, bind by
+//! name or stop at an error in mid-stream without a panic (docs/decisions/2026-11-29-duckdb-c-interface.md).
+
+use std::ffi::{CStr, CString, c_char};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{RecordBatch, StructArray};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
+use libduckdb_sys as ffi;
+
+/// What DuckDB said. With `errors_as_json` it is JSON behind a prefix; `fault` reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Error(pub(crate) String);
+
+impl Error {
+    fn new(text: impl Into<String>) -> Self {
+        Error(text.into())
+    }
+}
+
+type Result<T> = std::result::Result<T, Error>;
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text)
+        .map_err(|_| Error::new(r#"{"exception_type":"Parser","exception_message":"the text holds a NUL character"}"#))
+}
+
+/// Copies a C string that DuckDB keeps.
+///
+/// # Safety
+/// `text` is null or a valid C string.
+unsafe fn borrowed(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Copies a C string that DuckDB gives away, and frees it.
+///
+/// # Safety
+/// `text` is null or a valid C string that `duckdb_free` takes.
+unsafe fn given(text: *mut c_char) -> String {
+    // SAFETY: the caller's promise; freed once, after the copy.
+    unsafe {
+        let copy = borrowed(text);
+        ffi::duckdb_free(text.cast());
+        copy
+    }
+}
+
+/// An open DuckDB instance in memory.
+pub(crate) struct Database(ffi::duckdb_database);
+
+// SAFETY: a database may be used from any thread at once (its own documentation); only connections may not.
+unsafe impl Send for Database {}
+// SAFETY: as above.
+unsafe impl Sync for Database {}
+
+impl Database {
+    /// Opens an instance in memory with these settings.
+    pub(crate) fn open(settings: &[(&str, &str)]) -> Result<Database> {
+        let mut config = std::ptr::null_mut();
+        let mut database = std::ptr::null_mut();
+        let mut error: *mut c_char = std::ptr::null_mut();
+        // SAFETY: every pointer is a local that outlives its call; config and error are freed exactly once.
+        unsafe {
+            if ffi::duckdb_create_config(&raw mut config) != ffi::duckdb_state_DuckDBSuccess {
+                return Err(Error::new("out of memory"));
+            }
+            for (name, value) in settings {
+                let (name, value) = (c_string(name)?, c_string(value)?);
+                if ffi::duckdb_set_config(config, name.as_ptr(), value.as_ptr()) != ffi::duckdb_state_DuckDBSuccess {
+                    ffi::duckdb_destroy_config(&raw mut config);
+                    return Err(Error::new(format!("setting {} is not known", name.to_string_lossy())));
+                }
+            }
+            let state = ffi::duckdb_open_ext(std::ptr::null(), &raw mut database, config, &raw mut error);
+            ffi::duckdb_destroy_config(&raw mut config);
+            if state != ffi::duckdb_state_DuckDBSuccess {
+                return Err(Error::new(given(error)));
+            }
+        }
+        Ok(Database(database))
+    }
+
+    /// A new connection: what another one made for itself (temporary tables, variables, settings) does not exist in it.
+    pub(crate) fn connect(&self) -> Result<Connection> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the database is open for as long as `self` lives.
+        if unsafe { ffi::duckdb_connect(self.0, &raw mut raw) } != ffi::duckdb_state_DuckDBSuccess {
+            return Err(Error::new("a connection could not be made"));
+        }
+        Ok(Connection { raw, handle: Arc::new(Mutex::new(Some(Handle(raw)))) })
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // SAFETY: opened by `open`, closed once.
+        unsafe { ffi::duckdb_close(&raw mut self.0) }
+    }
+}
+
+struct Handle(ffi::duckdb_connection);
+// SAFETY: used for duckdb_interrupt only, which is made to be called from another thread, and only under the lock that the
+// connection takes before it goes away.
+unsafe impl Send for Handle {}
+
+/// Stops what a connection is doing, from any thread. Does nothing once the connection is gone.
+#[derive(Clone)]
+pub(crate) struct Interrupt(Arc<Mutex<Option<Handle>>>);
+
+impl Interrupt {
+    pub(crate) fn fire(&self) {
+        if let Some(handle) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            // SAFETY: the connection is open: `Connection::drop` takes the handle out under this lock first.
+            unsafe { ffi::duckdb_interrupt(handle.0) }
+        }
+    }
+}
+
+/// A connection: one statement at a time, on one thread at a time.
+pub(crate) struct Connection {
+    raw: ffi::duckdb_connection,
+    handle: Arc<Mutex<Option<Handle>>>,
+}
+
+// SAFETY: a connection may move between threads; it is not Sync, so it is never used by two at once.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    /// A way to stop this connection's statement.
+    pub(crate) fn interrupt(&self) -> Interrupt {
+        Interrupt(self.handle.clone())
+    }
+
+    /// Runs text of ours; rows, if any, are dropped.
+    pub(crate) fn run(&self, sql: &str) -> Result<()> {
+        let sql = c_string(sql)?;
+        let mut result = Answer::empty();
+        // SAFETY: the connection is open, `sql` and `result` outlive the call; `Answer` frees the result.
+        let state = unsafe { ffi::duckdb_query(self.raw, sql.as_ptr(), &raw mut result.0) };
+        if state == ffi::duckdb_state_DuckDBSuccess { Ok(()) } else { Err(result.error()) }
+    }
+
+    /// Splits text into statements by DuckDB's own parser. Runs none of them.
+    pub(crate) fn split(&self, sql: &str) -> Result<Statements<'_>> {
+        let sql = c_string(sql)?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the connection is open, `sql` outlives the call; `Statements` frees what comes back, failed or not.
+        let count = unsafe { ffi::duckdb_extract_statements(self.raw, sql.as_ptr(), &raw mut raw) };
+        let statements = Statements { connection: self, raw, count };
+        if count == 0 {
+            // SAFETY: `raw` is what the call above made, and still alive.
+            let error = unsafe { borrowed(ffi::duckdb_extract_statements_error(raw)) };
+            if !error.is_empty() {
+                return Err(Error(error));
+            }
+        }
+        Ok(statements)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // SAFETY: made by `connect`, closed once; no interrupt can come any more.
+        unsafe { ffi::duckdb_disconnect(&raw mut self.raw) }
+    }
+}
+
+/// Text split into statements.
+pub(crate) struct Statements<'c> {
+    connection: &'c Connection,
+    raw: ffi::duckdb_extracted_statements,
+    count: u64,
+}
+
+impl<'c> Statements<'c> {
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Prepares one: names and types are resolved, which may read from catalog and store; nothing is executed.
+    pub(crate) fn prepare(&self, index: u64) -> Result<Prepared<'c>> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: both handles are alive; `Prepared` frees what comes back, failed or not.
+        let state =
+            unsafe { ffi::duckdb_prepare_extracted_statement(self.connection.raw, self.raw, index, &raw mut raw) };
+        let prepared = Prepared { _connection: self.connection, raw };
+        if state == ffi::duckdb_state_DuckDBSuccess {
+            return Ok(prepared);
+        }
+        // SAFETY: `raw` is alive inside `prepared`.
+        Err(Error(unsafe { borrowed(ffi::duckdb_prepare_error(prepared.raw)) }))
+    }
+}
+
+impl Drop for Statements<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by `split`, freed once.
+        unsafe { ffi::duckdb_destroy_extracted(&raw mut self.raw) }
+    }
+}
+
+/// What a statement is, by DuckDB's own word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Select,
+    Explain,
+    Insert,
+    Update,
+    Delete,
+    Merge,
+    Create,
+    Drop,
+    Alter,
+    /// Anything else, with DuckDB's number for it.
+    Other(u32),
+}
+
+/// A value for a parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Integer(i64),
+    Double(f64),
+    Text(String),
+}
+
+/// A prepared statement.
+pub(crate) struct Prepared<'c> {
+    _connection: &'c Connection,
+    raw: ffi::duckdb_prepared_statement,
+}
+
+impl Prepared<'_> {
+    pub(crate) fn kind(&self) -> Kind {
+        // SAFETY: the statement is alive.
+        match unsafe { ffi::duckdb_prepared_statement_type(self.raw) } {
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_SELECT => Kind::Select,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_EXPLAIN => Kind::Explain,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_INSERT => Kind::Insert,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_UPDATE => Kind::Update,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_DELETE => Kind::Delete,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_MERGE_INTO => Kind::Merge,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_CREATE => Kind::Create,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_DROP => Kind::Drop,
+            ffi::duckdb_statement_type_DUCKDB_STATEMENT_TYPE_ALTER => Kind::Alter,
+            other => Kind::Other(other),
+        }
+    }
+
+    /// The names of its parameters in their order; positional ones are called `1`, `2`, ….
+    pub(crate) fn parameters(&self) -> Vec<String> {
+        // SAFETY: the statement is alive, indexes are within its count; each name is freed by `given`.
+        unsafe {
+            let count = ffi::duckdb_nparams(self.raw);
+            (1..=count).map(|i| given(ffi::duckdb_parameter_name(self.raw, i).cast_mut())).collect()
+        }
+    }
+
+    /// Binds the parameter at `index`, counted from 1.
+    pub(crate) fn bind(&self, index: u64, value: &Value) -> Result<()> {
+        // SAFETY: the statement is alive; text is copied by DuckDB before the call returns.
+        let state = unsafe {
+            match value {
+                Value::Null => ffi::duckdb_bind_null(self.raw, index),
+                Value::Bool(b) => ffi::duckdb_bind_boolean(self.raw, index, *b),
+                Value::Integer(i) => ffi::duckdb_bind_int64(self.raw, index, *i),
+                Value::Double(d) => ffi::duckdb_bind_double(self.raw, index, *d),
+                Value::Text(t) => {
+                    ffi::duckdb_bind_varchar_length(self.raw, index, t.as_ptr().cast(), t.len() as u64)
+                }
+            }
+        };
+        if state == ffi::duckdb_state_DuckDBSuccess {
+            return Ok(());
+        }
+        // SAFETY: the statement is alive.
+        Err(Error(unsafe { borrowed(ffi::duckdb_prepare_error(self.raw)) }))
+    }
+
+    /// Runs it. A read is streamed: rows are made as they are fetched. Anything else has run to its end, commit and all,
+    /// when this returns, since only then can its error be told.
+    pub(crate) fn execute(&self) -> Result<Rows<'_>> {
+        let mut answer = Answer::empty();
+        // SAFETY: the statement is alive; `Answer` frees the result, failed or not; the pending result is freed here.
+        let state = unsafe {
+            if self.kind() == Kind::Select {
+                let mut pending = std::ptr::null_mut();
+                let mut state = ffi::duckdb_pending_prepared_streaming(self.raw, &raw mut pending);
+                if state == ffi::duckdb_state_DuckDBSuccess {
+                    state = ffi::duckdb_execute_pending(pending, &raw mut answer.0);
+                } else {
+                    let error = Error(borrowed(ffi::duckdb_pending_error(pending)));
+                    ffi::duckdb_destroy_pending(&raw mut pending);
+                    return Err(error);
+                }
+                ffi::duckdb_destroy_pending(&raw mut pending);
+                state
+            } else {
+                ffi::duckdb_execute_prepared(self.raw, &raw mut answer.0)
+            }
+        };
+        if state != ffi::duckdb_state_DuckDBSuccess {
+            return Err(answer.error());
+        }
+        Rows::of(answer)
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by `prepare`, freed once; no `Rows` outlives it.
+        unsafe { ffi::duckdb_destroy_prepare(&raw mut self.raw) }
+    }
+}
+
+struct Answer(ffi::duckdb_result);
+
+impl Answer {
+    fn empty() -> Self {
+        // SAFETY: duckdb_result is a plain C struct for which all zeroes is the documented empty state.
+        Answer(unsafe { std::mem::zeroed() })
+    }
+
+    fn error(&mut self) -> Error {
+        // SAFETY: the result was filled by a call of DuckDB, or is empty.
+        Error(unsafe { borrowed(ffi::duckdb_result_error(&raw mut self.0)) })
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // SAFETY: destroying an empty or a filled result once is what the interface asks for.
+        unsafe { ffi::duckdb_destroy_result(&raw mut self.0) }
+    }
+}
+
+/// A column of an answer.
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// DuckDB's name of its type.
+    pub(crate) type_name: String,
+}
+
+/// The rows of a running statement, batch by batch.
+pub(crate) struct Rows<'p> {
+    answer: Answer,
+    options: ffi::duckdb_arrow_options,
+    schema: SchemaRef,
+    columns: Vec<Column>,
+    _prepared: std::marker::PhantomData<&'p ()>,
+}
+
+impl Rows<'_> {
+    fn of(mut answer: Answer) -> Result<Self> {
+        // SAFETY: the result is filled; every logical type is destroyed by `LogicalType`, the options by `Rows::drop`, and
+        // the names live until the call that reads them has returned (they belong to the result).
+        unsafe {
+            let count = ffi::duckdb_column_count(&raw mut answer.0);
+            let types: Vec<LogicalType> =
+                (0..count).map(|i| LogicalType(ffi::duckdb_column_logical_type(&raw mut answer.0, i))).collect();
+            let mut names: Vec<*const c_char> =
+                (0..count).map(|i| ffi::duckdb_column_name(&raw mut answer.0, i)).collect();
+            let columns = types
+                .iter()
+                .zip(&names)
+                .map(|(t, n)| Column { name: borrowed(*n), type_name: t.name() })
+                .collect();
+            let mut raw_types: Vec<ffi::duckdb_logical_type> = types.iter().map(|t| t.0).collect();
+            let mut rows = Rows {
+                options: ffi::duckdb_result_get_arrow_options(&raw mut answer.0),
+                answer,
+                schema: Schema::empty().into(),
+                columns,
+                _prepared: std::marker::PhantomData,
+            };
+            let mut schema = FFI_ArrowSchema::empty();
+            checked(ffi::duckdb_to_arrow_schema(
+                rows.options,
+                raw_types.as_mut_ptr(),
+                names.as_mut_ptr(),
+                count,
+                (&raw mut schema).cast(),
+            ))?;
+            rows.schema = Schema::try_from(&schema).map_err(|e| arrow_error(&e))?.into();
+            Ok(rows)
+        }
+    }
+
+    pub(crate) fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    pub(crate) fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// The next batch, up to 2,048 rows; `None` at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
+        // SAFETY: the result is alive; the chunk is destroyed once, after its conversion copied or took over its buffers;
+        // the array that DuckDB filled is released by arrow's own struct.
+        unsafe {
+            let mut chunk = ffi::duckdb_fetch_chunk(self.answer.0);
+            if chunk.is_null() {
+                let error = self.answer.error();
+                return if error.0.is_empty() { Ok(None) } else { Err(error) };
+            }
+            let rows = ffi::duckdb_data_chunk_get_size(chunk);
+            let mut array = FFI_ArrowArray::empty();
+            let converted = checked(ffi::duckdb_data_chunk_to_arrow(self.options, chunk, (&raw mut array).cast()));
+            ffi::duckdb_destroy_data_chunk(&raw mut chunk);
+            converted?;
+            if rows == 0 {
+                return Ok(None);
+            }
+            let fields = self.schema.fields().clone();
+            let data = from_ffi_and_data_type(array, arrow::datatypes::DataType::Struct(fields))
+                .map_err(|e| arrow_error(&e))?;
+            let (_, columns, _) = StructArray::from(data).into_parts();
+            RecordBatch::try_new(self.schema.clone(), columns).map(Some).map_err(|e| arrow_error(&e))
+        }
+    }
+}
+
+impl Drop for Rows<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by duckdb_result_get_arrow_options, freed once.
+        unsafe { ffi::duckdb_destroy_arrow_options(&raw mut self.options) }
+    }
+}
+
+fn arrow_error(error: &arrow::error::ArrowError) -> Error {
+    Error(format!("arrow: {error}"))
+}
+
+/// Turns DuckDB's error data into a result, and frees it.
+///
+/// # Safety
+/// `data` comes from a call that documents `duckdb_destroy_error_data` for it.
+unsafe fn checked(mut data: ffi::duckdb_error_data) -> Result<()> {
+    // SAFETY: the caller's promise; null is allowed by all three.
+    unsafe {
+        let failed = ffi::duckdb_error_data_has_error(data);
+        let message = if failed { borrowed(ffi::duckdb_error_data_message(data)) } else { String::new() };
+        ffi::duckdb_destroy_error_data(&raw mut data);
+        if failed { Err(Error(message)) } else { Ok(()) }
+    }
+}
+
+struct LogicalType(ffi::duckdb_logical_type);
+
+impl Drop for LogicalType {
+    fn drop(&mut self) {
+        // SAFETY: each is made by a call that gives it away, and destroyed once.
+        unsafe { ffi::duckdb_destroy_logical_type(&raw mut self.0) }
+    }
+}
+
+impl LogicalType {
+    /// The type as DuckDB writes it.
+    fn name(&self) -> String {
+        // SAFETY: the type is alive; children are owned by their `LogicalType`; strings are freed by `given`.
+        unsafe {
+            let alias = given(ffi::duckdb_logical_type_get_alias(self.0));
+            if !alias.is_empty() {
+                return alias;
+            }
+            match ffi::duckdb_get_type_id(self.0) {
+                ffi::DUCKDB_TYPE_DUCKDB_TYPE_DECIMAL => {
+                    format!("DECIMAL({},{})", ffi::duckdb_decimal_width(self.0), ffi::duckdb_decimal_scale(self.0))
+                }
+                ffi::DUCKDB_TYPE_DUCKDB_TYPE_LIST => {
+                    format!("{}[]", LogicalType(ffi::duckdb_list_type_child_type(self.0)).name())
+                }
+                ffi::DUCKDB_TYPE_DUCKDB_TYPE_ARRAY => format!(
+                    "{}[{}]",
+                    LogicalType(ffi::duckdb_array_type_child_type(self.0)).name(),
+                    ffi::duckdb_array_type_array_size(self.0)
+                ),
+                ffi::DUCKDB_TYPE_DUCKDB_TYPE_MAP => format!(
+                    "MAP({}, {})",
+                    LogicalType(ffi::duckdb_map_type_key_type(self.0)).name(),
+                    LogicalType(ffi::duckdb_map_type_value_type(self.0)).name()
+                ),
+                ffi::DUCKDB_TYPE_DUCKDB_TYPE_STRUCT => {
+                    let fields: Vec<String> = (0..ffi::duckdb_struct_type_child_count(self.0))
+                        .map(|i| {
+                            let name = given(ffi::duckdb_struct_type_child_name(self.0, i));
+                            let child = LogicalType(ffi::duckdb_struct_type_child_type(self.0, i)).name();
+                            format!("\"{}\" {child}", name.replace('"', "\"\""))
+                        })
+                        .collect();
+                    format!("STRUCT({})", fields.join(", "))
+                }
+                id => plain_type_name(id).to_owned(),
+            }
+        }
+    }
+}
+
+fn plain_type_name(id: ffi::duckdb_type) -> &'static str {
+    match id {
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_BOOLEAN => "BOOLEAN",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TINYINT => "TINYINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_SMALLINT => "SMALLINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTEGER => "INTEGER",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIGINT => "BIGINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_HUGEINT => "HUGEINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_UTINYINT => "UTINYINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_USMALLINT => "USMALLINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_UINTEGER => "UINTEGER",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_UBIGINT => "UBIGINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_UHUGEINT => "UHUGEINT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_FLOAT => "FLOAT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_DOUBLE => "DOUBLE",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR => "VARCHAR",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_BLOB => "BLOB",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_BIT => "BIT",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID => "UUID",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_DATE => "DATE",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME => "TIME",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIME_TZ => "TIME WITH TIME ZONE",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP => "TIMESTAMP",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_S => "TIMESTAMP_S",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_MS => "TIMESTAMP_MS",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_NS => "TIMESTAMP_NS",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_TIMESTAMP_TZ => "TIMESTAMP WITH TIME ZONE",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_INTERVAL => "INTERVAL",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_ENUM => "ENUM",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_UNION => "UNION",
+        ffi::DUCKDB_TYPE_DUCKDB_TYPE_SQLNULL => "NULL",
+        _ => "UNKNOWN",
+    }
+}

@@ -1,0 +1,105 @@
+//! Fork, user, signals, descriptors.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+/// Where a child finds its control socket after [`keep_only`].
+const CONTROL: RawFd = 3;
+/// Where a child finds its listening socket after [`keep_only`].
+const LISTENER: RawFd = 4;
+
+/// The two sides of [`fork`].
+pub(crate) enum Forked {
+    /// In the parent, with the child's pid.
+    Parent(i32),
+    /// In the child.
+    Child,
+}
+
+/// Forks through libc, so that the handlers of jemalloc and OpenSSL run.
+///
+/// Refuses when this process has more than one thread: the others would not exist in the child, but what they had locked
+/// would stay locked.
+pub(crate) fn fork() -> io::Result<Forked> {
+    let threads = threads()?;
+    if threads != 1 {
+        return Err(io::Error::other(format!("{threads} threads, and only a process of one can be forked")));
+    }
+    // SAFETY: there is one thread, so the child is a whole copy and may do anything the parent may.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child),
+        pid => Ok(Forked::Parent(pid)),
+    }
+}
+
+/// How many threads this process has. Landlock binds one thread, so this must be 1 when it is applied.
+pub(crate) fn threads() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count())
+}
+
+/// Children are reaped by the kernel: nobody waits for them here.
+pub(crate) fn ignore_children() {
+    // SAFETY: SIG_IGN is a valid disposition and no handler of ours is replaced.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+/// A file beyond `RLIMIT_FSIZE` becomes an error of that write instead of the process's death.
+pub(crate) fn ignore_file_size_signal() {
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Becomes this user and group, for good, with no other groups.
+pub(crate) fn become_user(uid: u32) -> io::Result<()> {
+    // SAFETY: plain system calls on integers; a null list of length 0 is what setgroups documents for "none".
+    let done = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(uid, uid, uid) == 0
+            && libc::setresuid(uid, uid, uid) == 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Closes every descriptor but the standard three, the control socket and the listener, which come back under fixed numbers.
+/// Standard error becomes `stderr`, the other two `/dev/null`.
+pub(crate) fn keep_only(control: OwnedFd, listener: OwnedFd, stderr: OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let wanted = [
+        (null.into_raw_fd(), &[0, 1][..]),
+        (stderr.into_raw_fd(), &[2][..]),
+        (control.into_raw_fd(), &[CONTROL][..]),
+        (listener.into_raw_fd(), &[LISTENER][..]),
+    ];
+    // First out of the way, so that no target is a source that is still needed.
+    let mut sources = Vec::with_capacity(wanted.len());
+    for (fd, _) in &wanted {
+        // SAFETY: `fd` is open and ours.
+        match unsafe { libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, 16) } {
+            -1 => return Err(io::Error::last_os_error()),
+            high => sources.push(high),
+        }
+    }
+    for (source, (_, targets)) in sources.iter().zip(&wanted) {
+        for target in *targets {
+            // SAFETY: `source` is open; what `target` was is closed by intent.
+            if unsafe { libc::dup2(*source, *target) } == -1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    // SAFETY: closes only what nobody here uses any more: DuckDB keeps no descriptor after LOAD (a test lists them).
+    if unsafe { libc::close_range(LISTENER as u32 + 1, u32::MAX, 0) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both numbers were just made by dup2 and nothing else owns them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(CONTROL), OwnedFd::from_raw_fd(LISTENER)) })
+}
+
+/// Ends at once: no destructors, no exit handlers. For a forked child, whose copies of the template's objects are not its
+/// own to tear down.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit takes any code and does not return.
+    unsafe { libc::_exit(code) }
+}
