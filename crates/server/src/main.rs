@@ -1,1 +1,159 @@
-fn main() {}
+//! `duck-server`: the command line.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use duck_server::auth::{Auth, is_workspace_id};
+use duck_server::config::Config;
+use duck_server::dev;
+use duck_server::doors::storage;
+use duck_server::server::Server;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// Anybody's SQL for many organisations on one service: DuckDB in sandboxed processes over Apache Iceberg.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// How the log on standard error looks.
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    log: Log,
+    /// What is logged: a level, or `tracing` directives such as `info,duck_server::pool=debug`.
+    #[arg(long, global = true, default_value = "info")]
+    log_level: String,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Log {
+    Text,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve, by a file and the environment.
+    Serve {
+        #[command(flatten)]
+        file: File,
+    },
+    /// Serve with an embedded catalog, a folder as the store and two organisations with data.
+    Dev {
+        /// Where it keeps everything; made when missing.
+        #[arg(long, default_value = ".dev")]
+        dir: PathBuf,
+        /// The port on 127.0.0.1; 0 takes a free one.
+        #[arg(long, default_value_t = 8080)]
+        port: u16,
+        /// Print one line of JSON when ready, for scripts.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Mint a token for a workspace from the configured JWT secret.
+    Token {
+        #[command(flatten)]
+        file: File,
+        /// The workspace.
+        #[arg(long)]
+        workspace: String,
+        /// Who the token is for (`sub`).
+        #[arg(long, default_value = "token-command")]
+        subject: String,
+        /// Grant writing.
+        #[arg(long)]
+        write: bool,
+        /// Seconds until it expires.
+        #[arg(long, default_value_t = 3_600)]
+        ttl: u64,
+    },
+    /// Print the effective configuration, or every fault in it.
+    Check {
+        #[command(flatten)]
+        file: File,
+    },
+}
+
+#[derive(clap::Args)]
+struct File {
+    /// The configuration file (TOML). Without it only the environment counts.
+    #[arg(long)]
+    config: Option<PathBuf>,
+}
+
+impl File {
+    fn load(&self) -> Result<Config, Failed> {
+        Ok(Config::load(self.config.as_deref())?)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start_log(arguments.log, &arguments.log_level);
+    match run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            let _ = writeln!(std::io::stderr(), "duck-server: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(log: Log, level: &str) {
+    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let log_to = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log {
+        Log::Text => log_to.with_ansi(false).init(),
+        Log::Json => log_to.json().flatten_event(true).init(),
+    }
+}
+
+fn run(command: Command) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match command {
+        Command::Serve { file } => runtime.block_on(serve(file.load()?)),
+        Command::Dev { dir, port, json } => runtime.block_on(develop(&dir, port, json)),
+        Command::Token { file, workspace, subject, write, ttl } => {
+            if !is_workspace_id(&workspace) {
+                return Err("a workspace is letters, digits, `-` and `_`".into());
+            }
+            let minted = Auth::new(file.load()?.auth).mint(&workspace, &subject, write, Duration::from_secs(ttl));
+            say(&minted.ok_or("no auth.jwt_secret is configured, so no token can be minted")?)
+        }
+        Command::Check { file } => say(toml::to_string(&file.load()?)?.trim_end()),
+    }
+}
+
+async fn serve(config: Config) -> Result<(), Failed> {
+    let store = storage::Store::new(config.storage.clone())?;
+    let server = Server::start(config, store).await?;
+    until_told_to_stop(server).await
+}
+
+async fn develop(dir: &Path, port: u16, json: bool) -> Result<(), Failed> {
+    let world = dev::World::start(dir, port).await?;
+    say(&if json { world.line() } else { world.welcome() })?;
+    until_told_to_stop(world.server).await
+}
+
+async fn until_told_to_stop(mut server: Server) -> Result<(), Failed> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        () = server.ended() => return Err("the server has ended by itself".into()),
+    }
+    server.stop().await;
+    Ok(())
+}
+
+fn say(text: &str) -> Result<(), Failed> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
+}

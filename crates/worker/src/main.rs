@@ -1,6 +1,6 @@
 //! `duck-worker`: the untrusted engine.
 //!
-//! `duck-worker zygote|solo --extensions DIR --parent PID`, with a Unix stream socket as standard input, on which the front asks
+//! `duck-worker probe` prints how much of the sandbox this machine offers. `duck-worker zygote|solo --extensions DIR --parent PID`, with a Unix stream socket as standard input, on which the front asks
 //! for workers (see `birth`). It is started by `duck-server` and of no use by hand.
 
 mod birth;
@@ -17,6 +17,7 @@ mod sys;
 mod template;
 
 use std::error::Error;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let usage = "usage: duck-worker zygote|solo --extensions DIR --parent PID";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["probe"] {
+        return probe();
+    }
     let [mode, flag, extensions, parent_flag, parent] = arguments.as_slice() else { return Err(usage.into()) };
     if flag != "--extensions" || parent_flag != "--parent" {
         return Err(usage.into());
@@ -50,4 +54,12 @@ fn run() -> Result<(), Box<dyn Error>> {
         _ => return Err(usage.into()),
     }
     Ok(())
+}
+
+/// Tries the sandbox on this process and prints what holds.
+fn probe() -> Result<(), Box<dyn Error>> {
+    let level = sandbox::probe()?;
+    let mut out = std::io::stdout();
+    serde_json::to_writer(&mut out, &level)?;
+    Ok(out.flush()?)
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 use duck_contract::worker::{SandboxLevel, SandboxMode, Spec};
 use landlock::{
@@ -56,7 +57,7 @@ pub(crate) fn enter(spec: &Spec, parent: u32) -> Result<SandboxLevel, SandboxErr
 
     let require = spec.sandbox == SandboxMode::Require;
     let mut level = SandboxLevel { uid_dropped: spec.uid.is_some(), ..SandboxLevel::default() };
-    match confine_files_and_ports(spec) {
+    match confine_files_and_ports(Path::new(&spec.directory), &[spec.catalog_port, spec.storage_port]) {
         Ok(()) => level.landlock = true,
         Err(e) if require => return Err(SandboxError::Landlock(e)),
         Err(_) => {}
@@ -67,6 +68,16 @@ pub(crate) fn enter(spec: &Spec, parent: u32) -> Result<SandboxLevel, SandboxErr
         Err(_) => {}
     }
     Ok(level)
+}
+
+/// How much of the sandbox this machine offers, tried on this process.
+pub(crate) fn probe() -> Result<SandboxLevel, SandboxError> {
+    rustix::thread::set_no_new_privs(true).map_err(|e| SandboxError::Step("no new privileges", e.into()))?;
+    Ok(SandboxLevel {
+        landlock: confine_files_and_ports(Path::new("/"), &[]).is_ok(),
+        seccomp: confine_system_calls().is_ok(),
+        uid_dropped: false,
+    })
 }
 
 /// SIGKILL when the parent ends; an error if it already has.
@@ -85,7 +96,7 @@ fn limits(spec: &Spec) {
     let _ = rustix::process::setrlimit(Resource::Fsize, both(spec.spill_bytes_max));
 }
 
-fn confine_files_and_ports(spec: &Spec) -> Result<(), String> {
+fn confine_files_and_ports(directory: &Path, ports: &[u16]) -> Result<(), String> {
     let threads = process::threads().map_err(|e| e.to_string())?;
     if threads != 1 {
         return Err(format!("{threads} threads, and only the calling one would be bound"));
@@ -99,17 +110,18 @@ fn confine_files_and_ports(spec: &Spec) -> Result<(), String> {
         | AccessFs::RemoveFile
         | AccessFs::RemoveDir;
     let rules = || -> Result<_, Box<dyn std::error::Error>> {
-        Ok(Ruleset::default()
+        let mut rules = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(LANDLOCK))?
             .handle_access(AccessNet::from_all(LANDLOCK))?
             .scope(Scope::from_all(LANDLOCK))?
             .create()?
-            .add_rule(PathBeneath::new(PathFd::new(&spec.directory)?, own))?
-            .add_rule(PathBeneath::new(PathFd::new("/dev/urandom")?, AccessFs::ReadFile))?
-            .add_rule(NetPort::new(spec.catalog_port, AccessNet::ConnectTcp))?
-            .add_rule(NetPort::new(spec.storage_port, AccessNet::ConnectTcp))?
-            .restrict_self()?)
+            .add_rule(PathBeneath::new(PathFd::new(directory)?, own))?
+            .add_rule(PathBeneath::new(PathFd::new("/dev/urandom")?, AccessFs::ReadFile))?;
+        for port in ports {
+            rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+        }
+        Ok(rules.restrict_self()?)
     };
     rules().map(|_| ()).map_err(|e| e.to_string())
 }

@@ -1,0 +1,105 @@
+//! HTTP in, answers out. The only folder that knows axum.
+//!
+//! Given a socket and a [`Service`], hands each request to its route under a request id and a span. Never logs a header or a
+//! statement.
+
+mod problem;
+mod query;
+mod status;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use duck_contract::query::REQUEST_ID_HEADER;
+use duck_contract::worker::SandboxLevel;
+use tokio::time::Instant;
+use tracing::Instrument;
+use uuid::Uuid;
+
+use crate::doors::{catalog, storage};
+use crate::journey::Journey;
+
+/// What the routes share.
+pub struct Service {
+    /// `POST /query`.
+    pub journey: Journey,
+    /// The real catalog, for `/tables`, `/config` and the deep health check.
+    pub upstream: Arc<catalog::Upstream>,
+    /// The real store, for the deep health check.
+    pub store: Arc<storage::Store>,
+    /// What confines the workers.
+    pub sandbox: SandboxLevel,
+    /// What `/config` says besides.
+    pub facts: Facts,
+    /// Set when the server is about to end.
+    pub draining: AtomicBool,
+    /// The largest body of a request, bytes.
+    pub body_bytes_max: usize,
+}
+
+/// What is known at start.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// How callers prove who they are.
+    pub auth: Vec<&'static str>,
+    /// `local`, `memory` or `s3`.
+    pub storage: &'static str,
+    /// The schema that needs no name.
+    pub default_schema: String,
+}
+
+impl Service {
+    /// From now on nothing new is started.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.journey.pool.drain();
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+}
+
+/// The id under which a request is known.
+#[derive(Debug, Clone)]
+struct RequestId(Arc<str>);
+
+/// All routes.
+pub fn router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/query", post(query::query))
+        .route("/health", get(status::health))
+        .route("/ready", get(status::ready))
+        .route("/tables", get(status::tables))
+        .route("/config", get(status::config))
+        .fallback(problem::not_found)
+        .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(middleware::from_fn(identified))
+        .with_state(service)
+}
+
+/// Gives every request an id, a span and a line in the log.
+async fn identified(mut request: Request, next: Next) -> Response {
+    let id: Arc<str> = Uuid::now_v7().to_string().into();
+    let span = tracing::info_span!("request", request_id = %id, method = %request.method(), path = request.uri().path());
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let began = Instant::now();
+    let mut answer = next.run(request).instrument(span.clone()).await;
+    let (status, ms) = (answer.status().as_u16(), began.elapsed().as_millis());
+    span.in_scope(|| tracing::info!(status, ms, "answered"));
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        answer.headers_mut().insert(REQUEST_ID_HEADER, id);
+    }
+    answer
+}
+
+/// The `Authorization` header as text; one that is not text is as good as none.
+fn authorization(headers: &axum::http::HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION).map(|value| value.to_str().unwrap_or("not text"))
+}

@@ -1,0 +1,68 @@
+//! `POST /query`.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
+use duck_contract::{Code, QueryRequest};
+
+use super::{RequestId, Service, authorization, problem};
+use crate::fault::Fault;
+use crate::query::Answer;
+use crate::results::Relay;
+
+pub(super) async fn query(
+    State(service): State<Arc<Service>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match run(&service, &id, &headers, body).await {
+        Ok(answer) => respond(answer),
+        Err(fault) => problem::answer(&fault, &id),
+    }
+}
+
+async fn run(service: &Service, id: &RequestId, headers: &HeaderMap, body: Body) -> Result<Answer, Fault> {
+    if service.is_draining() {
+        return Err(Fault::new(Code::Draining, "The server is shutting down; the statement was not started."));
+    }
+    let ask = read(body, service.body_bytes_max).await?;
+    service.journey.run(authorization(headers), &id.0, ask).await
+}
+
+/// The request's body, by the contract and nothing else.
+async fn read(body: Body, bytes_max: usize) -> Result<QueryRequest, Fault> {
+    let bytes = axum::body::to_bytes(body, bytes_max).await.map_err(|e| {
+        let sentence = format!("The body is larger than {bytes_max} bytes, or was not sent to its end.");
+        Fault::new(Code::RequestTooLarge, sentence).because(e)
+    })?;
+    let invalid = |sentence: String| Fault::new(Code::InvalidRequest, sentence);
+    let ask: QueryRequest =
+        serde_json::from_slice(&bytes).map_err(|e| invalid(format!("The body is not a query request: {e}.")))?;
+    if ask.timeout_ms == Some(0) {
+        return Err(invalid("`timeout_ms` must be at least 1.".to_owned()));
+    }
+    Ok(ask)
+}
+
+fn respond(answer: Answer) -> Response {
+    let (media_type, counts) = (answer.format.media_type(), answer.counts);
+    let mut response = Response::new(Body::new(Relay::new(answer.rows)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    match counts {
+        Some((rows, truncated)) => {
+            headers.insert(ROW_COUNT_HEADER, HeaderValue::from(rows));
+            headers.insert(TRUNCATED_HEADER, HeaderValue::from_static(if truncated { "true" } else { "false" }));
+        }
+        None => {
+            headers.insert(header::TRAILER, HeaderValue::from_static("x-row-count, x-truncated"));
+        }
+    }
+    response
+}

@@ -1,0 +1,263 @@
+//! Settings: written in a file and the environment, checked once, handed down to each stage as its own part.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::doors::{catalog, storage};
+use crate::{auth, journey, limits, places, pool};
+
+/// Environment variable → setting. The names are those that the platform uses already; they win over the file.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("LAKEHOUSE_CATALOG_URI", "catalog.uri"),
+    ("LAKEHOUSE_CATALOG_CLIENT_ID", "catalog.client_id"),
+    ("LAKEHOUSE_CATALOG_CLIENT_SECRET", "catalog.client_secret"),
+    ("LAKEHOUSE_CATALOG_SCOPE", "catalog.scope"),
+    ("LAKEHOUSE_OAUTH2_URI", "catalog.oauth2_uri"),
+    ("LAKEHOUSE_S3_ENDPOINT", "storage.endpoint"),
+    ("LAKEHOUSE_S3_REGION", "storage.region"),
+    ("LAKEHOUSE_S3_ACCESS_KEY_ID", "storage.access_key_id"),
+    ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", "storage.secret_access_key"),
+    ("LAKEHOUSE_S3_RO_ACCESS_KEY_ID", "storage.ro_access_key_id"),
+    ("LAKEHOUSE_S3_RO_SECRET_ACCESS_KEY", "storage.ro_secret_access_key"),
+    ("LAKEHOUSE_WAREHOUSE_PREFIX", "warehouse.prefix"),
+    ("DUCK_S3_SCOPE", "warehouse.place"),
+    ("DUCK_SERVER_TOKEN", "auth.service_token"),
+    ("DUCK_SERVER_JWT_SECRET", "auth.jwt_secret"),
+    ("MAX_QUERY_ROWS", "query.rows_max"),
+    ("PORT", "port"),
+];
+
+/// Everything that can be set.
+#[derive(Debug, Clone, Serialize)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The largest body of a request, bytes.
+    pub body_bytes_max: usize,
+    /// How long running statements may go on after a stop, milliseconds.
+    pub drain_ms_max: u64,
+    /// The folder for workers' sockets and spilled data; a new one in the system's temporary folder when not set.
+    pub runtime_dir: Option<PathBuf>,
+    /// How callers prove who they are.
+    pub auth: auth::Settings,
+    /// Where warehouses are.
+    pub warehouse: places::Settings,
+    /// The catalog.
+    pub catalog: catalog::Settings,
+    /// The object store.
+    pub storage: storage::Settings,
+    /// Admission.
+    pub limits: limits::Settings,
+    /// The pool.
+    pub pool: pool::Settings,
+    /// What a worker is.
+    pub worker: pool::WorkerSettings,
+    /// Ceilings of a query.
+    pub query: journey::Settings,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Top {
+    listen: SocketAddr,
+    port: Option<u16>,
+    body_bytes_max: usize,
+    drain_ms_max: u64,
+    runtime_dir: Option<PathBuf>,
+}
+
+impl Default for Top {
+    fn default() -> Self {
+        Top {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            port: None,
+            body_bytes_max: 4 << 20,
+            drain_ms_max: 30_000,
+            runtime_dir: None,
+        }
+    }
+}
+
+/// Everything that is wrong with what was written.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration has faults:\n  {}", .0.join("\n  "))]
+pub struct Faults(pub Vec<String>);
+
+impl Config {
+    /// Reads the file, if one is named, and the environment over it.
+    pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
+        let written = match file {
+            None => Table::new(),
+            Some(path) => read(path)?,
+        };
+        Config::of(written)
+    }
+
+    /// From a table as a file would hold it, and the environment over it.
+    pub fn of(written: Table) -> Result<Config, Faults> {
+        // The one place where the environment is read.
+        #[allow(clippy::disallowed_methods)]
+        Config::assemble(written, |name| std::env::var(name).ok())
+    }
+
+    fn assemble(mut written: Table, environment: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
+        for (name, setting) in ENVIRONMENT {
+            if let Some(value) = environment(name).filter(|value| !value.is_empty()) {
+                put(&mut written, setting, value);
+            }
+        }
+        infer_storage(&mut written);
+        let mut faults = Vec::new();
+        let auth = section::<auth::Settings>(&mut written, "auth", &mut faults);
+        let warehouse = section::<places::Settings>(&mut written, "warehouse", &mut faults);
+        let catalog = section::<catalog::Settings>(&mut written, "catalog", &mut faults);
+        let storage = section::<storage::Settings>(&mut written, "storage", &mut faults);
+        let limits = section::<limits::Settings>(&mut written, "limits", &mut faults);
+        let pool = section::<pool::Settings>(&mut written, "pool", &mut faults);
+        let worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
+        let query = section::<journey::Settings>(&mut written, "query", &mut faults);
+        let top = parse::<Top>(Value::Table(written), "", &mut faults);
+        let (Some(auth), Some(warehouse), Some(catalog), Some(storage), Some(limits), Some(pool), Some(worker)) =
+            (auth, warehouse, catalog, storage, limits, pool, worker)
+        else {
+            return Err(Faults(faults));
+        };
+        let (Some(query), Some(top)) = (query, top) else { return Err(Faults(faults)) };
+        let config = Config {
+            // PORT is how a platform says "listen to the outside here".
+            listen: top.port.map_or(top.listen, |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+            body_bytes_max: top.body_bytes_max,
+            drain_ms_max: top.drain_ms_max,
+            runtime_dir: top.runtime_dir,
+            auth,
+            warehouse,
+            catalog,
+            storage,
+            limits,
+            pool,
+            worker,
+            query,
+        };
+        faults.extend(config.faults());
+        if faults.is_empty() { Ok(config) } else { Err(Faults(faults)) }
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let mut faults = self.auth.faults(loopback(self.listen.ip()));
+        faults.extend(self.warehouse.faults());
+        if let Err(catalog::Faults(found)) = self.catalog.validate() {
+            faults.extend(found.iter().map(|fault| format!("catalog.{fault}")));
+        }
+        faults.extend(self.storage.faults().iter().map(|fault| format!("storage.{fault}")));
+        faults.extend(self.limits.faults());
+        faults.extend(self.pool.faults());
+        faults.extend(self.worker.faults());
+        faults
+    }
+}
+
+fn loopback(ip: IpAddr) -> bool {
+    ip.is_loopback()
+}
+
+fn read(path: &Path) -> Result<Table, Faults> {
+    let text = std::fs::read_to_string(path).map_err(|e| Faults(vec![format!("{}: {e}", path.display())]))?;
+    text.parse().map_err(|e: toml::de::Error| Faults(vec![format!("{}: {}", path.display(), e.message())]))
+}
+
+/// Puts an environment's text where a file would have it; digits become a number where one is expected.
+fn put(written: &mut Table, setting: &str, value: String) {
+    let (section, name) = setting.split_once('.').unwrap_or(("", setting));
+    let numeric = matches!(name, "port" | "rows_max");
+    let value = match value.parse() {
+        Ok(number) if numeric => Value::Integer(number),
+        _ => Value::String(value),
+    };
+    if section.is_empty() {
+        written.insert(name.to_owned(), value);
+        return;
+    }
+    let section = written.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    if let Some(section) = section.as_table_mut() {
+        section.insert(name.to_owned(), value);
+    }
+}
+
+/// An endpoint or a key in the environment means S3, whatever a file says of a folder.
+fn infer_storage(written: &mut Table) {
+    let Some(storage) = written.get_mut("storage").and_then(Value::as_table_mut) else { return };
+    if storage.contains_key("access_key_id") {
+        storage.insert("kind".to_owned(), Value::String("s3".to_owned()));
+        storage.remove("path");
+    }
+}
+
+fn section<T: DeserializeOwned>(written: &mut Table, name: &str, faults: &mut Vec<String>) -> Option<T> {
+    let value = written.remove(name).unwrap_or_else(|| Value::Table(Table::new()));
+    parse(value, &format!("{name}: "), faults)
+}
+
+fn parse<T: DeserializeOwned>(value: Value, prefix: &str, faults: &mut Vec<String>) -> Option<T> {
+    match value.try_into() {
+        Ok(parsed) => Some(parsed),
+        Err(e) => {
+            faults.push(format!("{prefix}{}", e.message()));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+        [auth]
+        jwt_secret = "0123456789abcdef0123456789abcdef"
+        [warehouse]
+        prefix = "carbon"
+        place = "s3://lakehouse/{warehouse}/"
+        [catalog]
+        uri = "http://127.0.0.1:8181/catalog"
+        [storage]
+        kind = "memory"
+    "#;
+
+    #[test]
+    fn the_environment_wins_over_the_file() {
+        let environment = |name: &str| match name {
+            "LAKEHOUSE_WAREHOUSE_PREFIX" => Some("other".to_owned()),
+            "MAX_QUERY_ROWS" => Some("7".to_owned()),
+            "PORT" => Some("9999".to_owned()),
+            _ => None,
+        };
+        let config = Config::assemble(GOOD.parse().unwrap(), environment).unwrap();
+        assert_eq!((config.warehouse.prefix.as_str(), config.query.rows_max), ("other", 7));
+        assert_eq!(config.listen.to_string(), "0.0.0.0:9999");
+    }
+
+    #[test]
+    fn every_fault_is_named_at_once() {
+        let text = GOOD.replace("0123456789abcdef0123456789abcdef", "short").replace("{warehouse}", "x");
+        let text = format!("{text}\n[limits]\nrunning_max = 0\n");
+        let Faults(faults) = Config::assemble(text.parse().unwrap(), |_| None).unwrap_err();
+        for part in ["auth.jwt_secret", "warehouse.place", "limits.running_max"] {
+            assert!(faults.iter().any(|f| f.contains(part)), "{part} is missing in {faults:?}");
+        }
+        let unknown = format!("{GOOD}\n[pool]\nworkers = 1\n[worker]\nthread = 2\n");
+        let Faults(faults) = Config::assemble(unknown.parse().unwrap(), |_| None).unwrap_err();
+        assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+
+    #[test]
+    fn a_secret_is_printed_as_dots() {
+        let config = Config::assemble(GOOD.parse().unwrap(), |_| None).unwrap();
+        let printed = toml::to_string(&config).unwrap();
+        assert!(!printed.contains("0123456789abcdef") && printed.contains("••••"));
+        assert!(!format!("{config:?}").contains("0123456789abcdef"));
+    }
+}

@@ -1,0 +1,83 @@
+//! A query's journey, aloud.
+
+use std::time::Duration;
+
+use duck_contract::QueryRequest;
+use duck_contract::worker::Statement;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::auth::Auth;
+use crate::fault::Fault;
+use crate::governance::{Governance, Wish};
+use crate::limits::Limits;
+use crate::pool::Pool;
+use crate::query::{self, Answer};
+
+/// Ceilings of one query.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Rows in one answer.
+    pub rows_max: u64,
+    /// From arrival to the last byte, milliseconds; also what holds when the request says nothing.
+    pub timeout_ms_max: u64,
+    /// From the interrupt to the end of a worker that does not stop, milliseconds.
+    pub grace_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { rows_max: 100_000, timeout_ms_max: 300_000, grace_ms: 1_000 }
+    }
+}
+
+/// The stages in their order.
+pub struct Journey {
+    /// Who is asking.
+    pub auth: Auth,
+    /// What they may do, and where.
+    pub governance: Governance,
+    /// May they run now.
+    pub limits: Limits,
+    /// On what.
+    pub pool: Pool,
+    /// Ceilings.
+    pub settings: Settings,
+}
+
+impl Journey {
+    /// Verify, govern, admit, lease, run.
+    pub async fn run(&self, authorization: Option<&str>, id: &str, ask: QueryRequest) -> Result<Answer, Fault> {
+        let deadline = self.deadline(ask.timeout_ms);
+        let caller = self.auth.verify(authorization)?;
+        let permit = self.governance.permit(&caller, wish(&ask))?;
+        tracing::info!(warehouse = permit.warehouse.name(), subject = caller.subject(), role = permit.role.as_str(), "admitted");
+        let slot = self.limits.admit(&permit, deadline).await?;
+        let lease = self.pool.lease(&permit, deadline).await?;
+        query::run(slot, lease, &self.statement(id, ask), deadline, Duration::from_millis(self.settings.grace_ms)).await
+    }
+
+    fn deadline(&self, timeout_ms: Option<u64>) -> Instant {
+        let ms = timeout_ms.unwrap_or(u64::MAX).min(self.settings.timeout_ms_max);
+        Instant::now() + Duration::from_millis(ms)
+    }
+
+    fn statement(&self, id: &str, ask: QueryRequest) -> Statement {
+        Statement {
+            id: id.to_owned(),
+            sql: ask.sql,
+            params: ask.params,
+            format: ask.format,
+            rows_max: ask.max_rows.unwrap_or(u64::MAX).min(self.settings.rows_max),
+        }
+    }
+}
+
+fn wish(ask: &QueryRequest) -> Wish<'_> {
+    Wish {
+        warehouse: ask.warehouse.as_deref(),
+        workspace: ask.workspace_id.as_deref(),
+        writes: ask.allow_writes,
+    }
+}

@@ -1,0 +1,436 @@
+//! On what: (warehouse, role) → a leased worker.
+//!
+//! Given a [`Permit`], hands on a [`Lease`]: a hit, an attach under way that is joined, or a start. Never more workers than the
+//! ceiling, never two for one key, never ends a worker that is leased. A start is detached from the request that wanted it: when
+//! that client gives up, the next one finds the worker.
+
+mod nursery;
+mod state;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duck_contract::worker::{SandboxLevel, SandboxMode, Spec};
+use duck_contract::{Code, Role};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+pub use self::nursery::Start;
+use self::nursery::Nursery;
+use self::state::{State, Step};
+pub(crate) use self::worker::Worker;
+use crate::doors::{Passes, Place, Visitor};
+use crate::fault::Fault;
+use crate::governance::{Permit, Warehouse};
+
+/// How often idle and outgrown workers are looked for.
+const ROUND: Duration = Duration::from_millis(250);
+
+/// What the workers are and how many there may be.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The ceiling. Every (warehouse, role) in use is one.
+    pub workers_max: usize,
+    /// A worker that was idle for so long is ended, milliseconds.
+    pub idle_ms_max: u64,
+    /// A worker of this age is ended when it is idle, milliseconds.
+    pub age_ms_max: u64,
+    /// A worker that has run so many statements is ended when it is idle.
+    pub statements_max: u64,
+    /// A worker that uses more is killed, MiB; the backstop behind `worker.memory_mb_max`.
+    pub resident_mb_max: u64,
+    /// From birth to the report, milliseconds.
+    pub start_ms_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            workers_max: 64,
+            idle_ms_max: 300_000,
+            age_ms_max: 3_600_000,
+            statements_max: 100_000,
+            resident_mb_max: 2_048,
+            start_ms_max: 20_000,
+        }
+    }
+}
+
+/// What every worker is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerSettings {
+    /// The `duck-worker` program; found beside this one when not set.
+    pub program: Option<PathBuf>,
+    /// The folder of the extension files; found beside the program or in the checkout when not set.
+    pub extensions: Option<PathBuf>,
+    /// Fork from a template, or spawn.
+    pub start: Start,
+    /// How much sandbox is needed.
+    pub sandbox: SandboxMode,
+    /// DuckDB's threads in a worker.
+    pub threads: u32,
+    /// DuckDB's `memory_limit`, MiB.
+    pub memory_mb: u64,
+    /// Hard limit on a worker's data segment (`RLIMIT_DATA`), MiB.
+    pub memory_mb_max: u64,
+    /// Intermediate data on disk, MiB.
+    pub spill_mb_max: u64,
+    /// The user that workers become when the server is root.
+    pub uid: u32,
+}
+
+impl Default for WorkerSettings {
+    fn default() -> Self {
+        WorkerSettings {
+            program: None,
+            extensions: None,
+            start: Start::Fork,
+            sandbox: SandboxMode::Require,
+            threads: 2,
+            memory_mb: 512,
+            memory_mb_max: 1_536,
+            spill_mb_max: 4_096,
+            uid: 65_534,
+        }
+    }
+}
+
+impl Settings {
+    /// Everything that is wrong with the settings.
+    pub fn faults(&self) -> Vec<String> {
+        if self.workers_max == 0 { vec!["pool.workers_max: 0 would run nothing".to_owned()] } else { Vec::new() }
+    }
+}
+
+impl WorkerSettings {
+    /// Everything that is wrong with the settings.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.threads == 0 {
+            faults.push("worker.threads: at least 1".to_owned());
+        }
+        if self.memory_mb < 64 {
+            faults.push("worker.memory_mb: at least 64".to_owned());
+        }
+        if self.memory_mb_max < self.memory_mb + 256 {
+            faults.push("worker.memory_mb_max: at least 256 above worker.memory_mb".to_owned());
+        }
+        if self.uid == 0 {
+            faults.push("worker.uid: workers do not run as root".to_owned());
+        }
+        faults
+    }
+}
+
+/// Where the doors are, and what a worker must not reach.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    /// The catalog door.
+    pub catalog: u16,
+    /// The storage door.
+    pub storage: u16,
+    /// Something else that listens on loopback, for the self-test.
+    pub forbidden: u16,
+}
+
+/// Everything that a start needs.
+pub struct Forge {
+    /// Issues the credentials.
+    pub passes: Passes,
+    /// Where the doors are.
+    pub ports: Ports,
+    /// Finds out where a warehouse lies.
+    pub places: Arc<dyn Places>,
+    /// What workers are told.
+    pub settings: WorkerSettings,
+    /// The schema that needs no name.
+    pub default_schema: String,
+    /// Longer than the catalog door takes to settle a change, seconds.
+    pub http_timeout_s: u64,
+    /// The folder for workers' directories and sockets.
+    pub runtime: PathBuf,
+}
+
+/// Knows where warehouses lie in the store.
+#[async_trait::async_trait]
+pub trait Places: Send + Sync {
+    /// The place of a warehouse; an error if there is none, or if the catalog disagrees with the configuration.
+    async fn place_of(&self, warehouse: &str) -> Result<Place, Fault>;
+}
+
+/// What a worker is for.
+type Key = (String, Role);
+type Started = watch::Receiver<Option<Result<Arc<Worker>, Fault>>>;
+
+/// The workers. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct Pool(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State<Key, Arc<Worker>, Started>>,
+    changed: Notify,
+    nursery: Nursery,
+    forge: Forge,
+    settings: Settings,
+    next_id: AtomicU64,
+}
+
+impl Pool {
+    /// With no workers. Returns when the template is warm.
+    pub async fn open(settings: Settings, forge: Forge) -> std::io::Result<Pool> {
+        let start = forge.settings.start;
+        let program = program(&forge.settings)?;
+        let extensions = extensions(&forge.settings, &program)?;
+        let nursery = tokio::task::spawn_blocking(move || Nursery::open(start, program, extensions))
+            .await
+            .map_err(std::io::Error::other)??;
+        let pool = Pool(Arc::new(Inner {
+            state: Mutex::new(State::new(settings.workers_max)),
+            changed: Notify::new(),
+            nursery,
+            forge,
+            settings,
+            next_id: AtomicU64::new(1),
+        }));
+        let rounds = Arc::downgrade(&pool.0);
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(ROUND);
+            loop {
+                tick.tick().await;
+                let Some(inner) = rounds.upgrade() else { return };
+                inner.round();
+            }
+        });
+        Ok(pool)
+    }
+
+    /// A worker for this permit, until the deadline.
+    pub async fn lease(&self, permit: &Permit, deadline: Instant) -> Result<Lease, Fault> {
+        let key = (permit.warehouse.name().to_owned(), permit.role);
+        tokio::time::timeout_at(deadline, self.obtain(&key, &permit.warehouse)).await.unwrap_or_else(|_| {
+            Err(Fault::new(Code::Timeout, "The deadline passed before an engine was ready."))
+        })
+    }
+
+    async fn obtain(&self, key: &Key, warehouse: &Warehouse) -> Result<Lease, Fault> {
+        loop {
+            let mut changed = std::pin::pin!(self.0.changed.notified());
+            // From here on a change is not missed, even before the await below.
+            changed.as_mut().enable();
+            let mut started = match self.0.step(key, warehouse) {
+                Step::Hit(worker) => return Ok(Lease { pool: self.0.clone(), key: key.clone(), worker }),
+                Step::Join(started) => started,
+                _ => {
+                    changed.await;
+                    continue;
+                }
+            };
+            let outcome = started.wait_for(Option::is_some).await.ok().and_then(|r| r.clone());
+            match outcome {
+                // It may have been taken and evicted in between; then the next round starts another.
+                Some(Ok(_)) => {}
+                Some(Err(fault)) => return Err(fault),
+                None => return Err(Fault::new(Code::EngineUnavailable, "No engine could be started.")),
+            }
+        }
+    }
+
+    /// Ends every worker that nobody leases, and hands out no more.
+    pub fn drain(&self) {
+        let ended = self.0.state().drain();
+        drop(ended);
+    }
+
+    /// Ends all workers and the template they come from.
+    pub async fn close(&self) {
+        self.drain();
+        let inner = self.0.clone();
+        let _ = tokio::task::spawn_blocking(move || inner.nursery.close()).await;
+    }
+
+    /// The processes there are: warehouse name, role, pid.
+    pub fn pids(&self) -> Vec<i32> {
+        self.0.state().ready().iter().map(|w| w.pid).collect()
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State<Key, Arc<Worker>, Started>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides, and begins a start where one is due: then there is something to join.
+    fn step(self: &Arc<Self>, key: &Key, warehouse: &Warehouse) -> Step<Key, Arc<Worker>, Started> {
+        let mut state = self.state();
+        let evicted = match state.want(key, Instant::now()) {
+            Step::Start => None,
+            Step::Evict(_, victim) => Some(victim),
+            other => return other,
+        };
+        let (sender, started) = watch::channel(None);
+        state.starting(key.clone(), started.clone());
+        drop(state);
+        // Its end kills the process and removes its directory, which is not for the lock.
+        drop(evicted);
+        let (inner, key, warehouse) = (self.clone(), key.clone(), warehouse.clone());
+        tokio::spawn(async move {
+            let outcome = inner.start(&key, &warehouse).await.map(Arc::new);
+            match &outcome {
+                Ok(worker) => {
+                    inner.state().started(key.clone(), worker.clone(), worker.id, Instant::now());
+                    let (inner, worker) = (Arc::downgrade(&inner), Arc::downgrade(worker));
+                    tokio::spawn(async move { farewell(inner, key, worker).await });
+                }
+                Err(_) => inner.state().failed(&key),
+            }
+            sender.send_replace(Some(outcome));
+            inner.changed.notify_waiters();
+        });
+        Step::Join(started)
+    }
+
+    async fn start(&self, (name, role): &Key, _: &Warehouse) -> Result<Worker, Fault> {
+        let place = self.forge.places.place_of(name).await?;
+        let settings = &self.forge.settings;
+        let visitor = Visitor { warehouse: name.clone(), place: place.clone(), role: *role };
+        let pass = self.forge.passes.issue(visitor);
+        let spec = Spec {
+            role: *role,
+            warehouse: name.clone(),
+            catalog_port: self.forge.ports.catalog,
+            bearer: pass.bearer.clone(),
+            storage_port: self.forge.ports.storage,
+            access_key_id: pass.access_key_id.clone(),
+            secret_access_key: pass.secret_access_key.clone(),
+            bucket: place.bucket,
+            prefix: place.prefix,
+            default_schema: self.forge.default_schema.clone(),
+            directory: String::new(),
+            memory_bytes: settings.memory_mb << 20,
+            memory_bytes_max: settings.memory_mb_max << 20,
+            threads: settings.threads,
+            spill_bytes_max: settings.spill_mb_max << 20,
+            http_timeout_s: self.forge.http_timeout_s,
+            uid: rustix::process::geteuid().is_root().then_some(settings.uid),
+            sandbox: settings.sandbox,
+            forbidden_port: self.forge.ports.forbidden,
+        };
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
+        let worker =
+            Worker::start(id, &self.nursery, &self.forge.runtime, spec, pass, self.settings.start_ms_max).await?;
+        let ms = began.elapsed().as_millis();
+        tracing::info!(worker = id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
+        Ok(worker)
+    }
+
+    /// Ends what is idle or old, kills what has outgrown its limit.
+    fn round(&self) {
+        let duration = |ms| Duration::from_millis(ms);
+        let settings = &self.settings;
+        let expired = self.state().expire(
+            duration(settings.idle_ms_max),
+            duration(settings.age_ms_max),
+            settings.statements_max,
+            Instant::now(),
+        );
+        if !expired.is_empty() {
+            drop(expired);
+            self.changed.notify_waiters();
+        }
+        let ready = self.state().ready();
+        for worker in ready {
+            if worker.memory_bytes().is_some_and(|bytes| bytes > settings.resident_mb_max << 20) {
+                tracing::warn!(worker = worker.id, "killed: it uses more memory than it may");
+                worker.kill();
+            }
+        }
+    }
+}
+
+/// Takes a worker out of the pool when its process has ended.
+async fn farewell(inner: std::sync::Weak<Inner>, key: Key, worker: std::sync::Weak<Worker>) {
+    let Some((ended, id)) = worker.upgrade().map(|w| (w.ended.clone(), w.id)) else { return };
+    ended.cancelled().await;
+    let Some(inner) = inner.upgrade() else { return };
+    let taken = inner.state().retire(&key, id);
+    if let Some(worker) = taken {
+        tracing::warn!(worker = id, said = worker.last_words(), "a worker ended by itself");
+        inner.changed.notify_waiters();
+    }
+}
+
+/// A worker that is in use. It goes back to the pool when this is dropped.
+pub struct Lease {
+    pool: Arc<Inner>,
+    key: Key,
+    worker: Arc<Worker>,
+}
+
+impl Lease {
+    /// The worker.
+    pub(crate) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// Nobody gets this worker any more; it ends when the last who has it lets go.
+    pub(crate) fn retire(&self) {
+        let taken = self.pool.state().retire(&self.key, self.worker.id);
+        drop(taken);
+        self.pool.changed.notify_waiters();
+    }
+
+    /// Ends the worker now, whatever it is doing and for whom.
+    pub(crate) fn kill(&self) {
+        self.retire();
+        self.worker.kill();
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.pool.state().returned(&self.key, self.worker.id, Instant::now());
+        self.pool.changed.notify_waiters();
+    }
+}
+
+/// How much of the sandbox this machine offers, tried out in a process of its own.
+pub fn probe(settings: &WorkerSettings) -> std::io::Result<SandboxLevel> {
+    let answer = std::process::Command::new(program(settings)?).arg("probe").env_clear().output()?;
+    let mut level: SandboxLevel = serde_json::from_slice(&answer.stdout).map_err(std::io::Error::other)?;
+    level.uid_dropped = rustix::process::geteuid().is_root();
+    Ok(level)
+}
+
+fn program(settings: &WorkerSettings) -> std::io::Result<PathBuf> {
+    let found = match &settings.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe()?.with_file_name("duck-worker"),
+    };
+    exists(found, "worker.program")
+}
+
+/// The installed layout has `lib/extensions` beside `bin`; in a checkout the script puts them under `third_party`.
+fn extensions(settings: &WorkerSettings, program: &Path) -> std::io::Result<PathBuf> {
+    if let Some(folder) = &settings.extensions {
+        return exists(folder.clone(), "worker.extensions");
+    }
+    const VERSIONED: &str = "extensions/v1.5.5/linux_amd64";
+    let installed = program.parent().and_then(Path::parent).map(|root| root.join("lib").join(VERSIONED));
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../third_party/duckdb").join(VERSIONED);
+    let found = installed.filter(|folder| folder.exists()).unwrap_or(checkout);
+    exists(found, "worker.extensions")
+}
+
+fn exists(path: PathBuf, setting: &str) -> std::io::Result<PathBuf> {
+    if path.exists() {
+        return Ok(path);
+    }
+    Err(std::io::Error::other(format!("{} does not exist (see {setting}, and scripts/fetch-duckdb.sh)", path.display())))
+}

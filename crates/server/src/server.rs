@@ -1,0 +1,201 @@
+//! From a configuration to a running server, and back to nothing.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use duck_contract::worker::{SandboxLevel, SandboxMode};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{self, Facts, Service};
+use crate::auth::Auth;
+use crate::config::Config;
+use crate::doors::{Passes, catalog, storage};
+use crate::governance::Governance;
+use crate::journey::Journey;
+use crate::limits::Limits;
+use crate::places::Configured;
+use crate::pool::{self, Forge, Pool, Ports};
+
+/// How much longer a worker waits for the catalog door than the door takes to settle a change. It must: DuckDB deletes the
+/// data files of a commit that it has given up.
+const SETTLE_MARGIN: Duration = Duration::from_secs(15);
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An operating system's error at one step.
+    #[error("{0}: {1}")]
+    Step(&'static str, #[source] std::io::Error),
+    /// The settings of a door.
+    #[error("{0}")]
+    Settings(String),
+    /// `worker.sandbox = "require"`, and this machine offers less.
+    #[error("the sandbox is incomplete on this machine ({0:?}) and worker.sandbox = \"require\"")]
+    Sandbox(SandboxLevel),
+}
+
+/// A server that answers. Call [`Server::stop`]; dropping it leaves workers to the kernel's parent-death signal.
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    service: Arc<Service>,
+    stop_api: CancellationToken,
+    api: JoinHandle<std::io::Result<()>>,
+    stop_doors: CancellationToken,
+    doors: [JoinHandle<()>; 2],
+    runtime: Runtime,
+    drain: Duration,
+}
+
+impl Server {
+    /// Starts doors, template and API. Returns when it answers.
+    pub async fn start(config: Config, store: storage::Store) -> Result<Server, StartError> {
+        let step = |name| move |e| StartError::Step(name, e);
+        let sandbox = pool::probe(&config.worker).map_err(step("try the sandbox"))?;
+        if !(sandbox.landlock && sandbox.seccomp) {
+            if config.worker.sandbox == SandboxMode::Require {
+                return Err(StartError::Sandbox(sandbox));
+            }
+            tracing::error!(?sandbox, "THE SANDBOX IS INCOMPLETE: a taken-over engine could read this machine's files");
+        }
+        let runtime = Runtime::make(config.runtime_dir.clone()).map_err(step("make the runtime folder"))?;
+        let passes = Passes::default();
+        let stop_doors = CancellationToken::new();
+
+        let loopback = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let storage_listener = loopback().await.map_err(step("open the storage door"))?;
+        let catalog_listener = loopback().await.map_err(step("open the catalog door"))?;
+        let api_listener = TcpListener::bind(config.listen).await.map_err(step("listen"))?;
+        let forbidden = runtime.forbidden_port;
+        let ports = Ports { catalog: port(&catalog_listener)?, storage: port(&storage_listener)?, forbidden };
+
+        let upstream = catalog::Upstream::new(config.catalog.clone())
+            .map_err(|faults| StartError::Settings(faults.0.join(", ")))?;
+        let upstream = Arc::new(upstream);
+        let ledger = storage::Ledger::new(config.storage.ledger_path.as_deref(), config.storage.limits.ledger_bytes_max);
+        let door = storage::Door::new(passes.clone(), store.clone(), ledger);
+        let doors = [
+            tokio::spawn(watched("storage", door.serve(storage_listener, stop_doors.clone()))),
+            tokio::spawn(watched(
+                "catalog",
+                catalog::serve(catalog_listener, passes.clone(), upstream.clone(), stop_doors.clone()),
+            )),
+        ];
+
+        let forge = Forge {
+            passes,
+            ports,
+            places: Arc::new(Configured::new(config.warehouse.clone(), upstream.clone())),
+            settings: config.worker.clone(),
+            default_schema: config.warehouse.default_schema.clone(),
+            http_timeout_s: (config.catalog.change_time_max() + SETTLE_MARGIN).as_secs(),
+            runtime: runtime.path.clone(),
+        };
+        let pool = Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
+        let facts = Facts {
+            auth: config.auth.modes(),
+            storage: storage_kind(config.storage.kind),
+            default_schema: config.warehouse.default_schema.clone(),
+        };
+        let journey = Journey {
+            auth: Auth::new(config.auth),
+            governance: Governance::new(config.warehouse.prefix),
+            limits: Limits::new(config.limits),
+            pool,
+            settings: config.query,
+        };
+        let service = Arc::new(Service {
+            journey,
+            upstream,
+            store: Arc::new(store),
+            sandbox,
+            facts,
+            draining: false.into(),
+            body_bytes_max: config.body_bytes_max,
+        });
+        let address = api_listener.local_addr().map_err(step("listen"))?;
+        let stop_api = CancellationToken::new();
+        let api = tokio::spawn(
+            axum::serve(api_listener, api::router(service.clone()))
+                .with_graceful_shutdown(stop_api.clone().cancelled_owned())
+                .into_future(),
+        );
+        tracing::info!(%address, ?sandbox, "ready");
+        let drain = Duration::from_millis(config.drain_ms_max);
+        Ok(Server { address, service, stop_api, api, stop_doors, doors, runtime, drain })
+    }
+
+    /// Nothing new; what runs may finish within the drain time; then workers, doors, folders end, in this order.
+    pub async fn stop(self) {
+        self.service.drain();
+        self.stop_api.cancel();
+        let abort = self.api.abort_handle();
+        if tokio::time::timeout(self.drain, self.api).await.is_err() {
+            tracing::warn!("the drain time is over: statements that still ran are ended");
+            abort.abort();
+        }
+        self.service.journey.pool.close().await;
+        self.stop_doors.cancel();
+        for door in self.doors {
+            let abort = door.abort_handle();
+            if tokio::time::timeout(Duration::from_secs(5), door).await.is_err() {
+                abort.abort();
+            }
+        }
+        drop(self.runtime);
+        tracing::info!("stopped");
+    }
+
+    /// Completes when the API has ended by itself, which is a fault.
+    pub async fn ended(&mut self) {
+        let _ = (&mut self.api).await;
+    }
+}
+
+fn port(listener: &TcpListener) -> Result<u16, StartError> {
+    Ok(listener.local_addr().map_err(|e| StartError::Step("listen", e))?.port())
+}
+
+fn storage_kind(kind: storage::Kind) -> &'static str {
+    match kind {
+        storage::Kind::Local => "local",
+        storage::Kind::Memory => "memory",
+        storage::Kind::S3 => "s3",
+    }
+}
+
+/// A door that ends by itself is a fault that must be seen.
+async fn watched<E: std::fmt::Display>(name: &'static str, door: impl Future<Output = Result<(), E>>) {
+    if let Err(e) = door.await {
+        tracing::error!(door = name, error = %e, "a door has ended");
+    }
+}
+
+/// The folder for workers' sockets and directories, and a listener that no worker must reach. Removed on drop.
+struct Runtime {
+    path: PathBuf,
+    forbidden_port: u16,
+    _forbidden: std::net::TcpListener,
+}
+
+impl Runtime {
+    fn make(path: Option<PathBuf>) -> std::io::Result<Self> {
+        let path = path.unwrap_or_else(|| std::env::temp_dir().join(format!("duck-server-{}", std::process::id())));
+        std::fs::create_dir_all(&path)?;
+        // Workers run as another user and enter only their own directory below.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711))?;
+        let forbidden = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Ok(Runtime { path, forbidden_port: forbidden.local_addr()?.port(), _forbidden: forbidden })
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
