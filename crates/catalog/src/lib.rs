@@ -1,6 +1,6 @@
 //! An embedded Iceberg REST catalog, for development and tests.
 //!
-//! It keeps many warehouses, each a key prefix in a bucket, in one SQLite file, and writes metadata files into the same
+//! It keeps many warehouses, each a key prefix in a bucket, in one `SQLite` file, and writes metadata files into the same
 //! object store that holds the data. Production has Lakekeeper; this one exists so that `duck-server dev` and the tests
 //! need no second process, and it answers as Lakekeeper 0.13 does wherever duck-server depends on it:
 //!
@@ -51,9 +51,9 @@ const WAREHOUSE_NAME_BYTES_MAX: usize = 128;
 /// What a catalog needs to know.
 #[derive(Clone)]
 pub struct Settings {
-    /// The SQLite file; made if it is not there. One process at a time should use it.
+    /// The `SQLite` file; made if it is not there. One process at a time should use it.
     pub database: PathBuf,
-    /// The one OAuth2 client.
+    /// The one OAuth client.
     pub client_id: String,
     /// Its secret.
     pub client_secret: String,

@@ -143,9 +143,9 @@ fn set_properties(
 fn check_properties(properties: &HashMap<String, String>) -> Result<(), Refusal> {
     for (name, value) in properties {
         // A column may be called `path` (`write.metadata.metrics.column.path`): there the value is no place.
-        let by_suffix = (name.ends_with(".path") || name.ends_with(".location") || name == "location")
-            && value.contains(['/', '\\', ':']);
-        if by_suffix || PATH_PROPERTIES.contains(&name.as_str()) {
+        let leads =
+            matches!(name.rsplit('.').next(), Some("path" | "location")) && value.contains(['/', '\\', ':']);
+        if leads || PATH_PROPERTIES.contains(&name.as_str()) {
             return Err(Refusal::unsupported_property(name));
         }
     }

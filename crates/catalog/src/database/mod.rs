@@ -1,4 +1,4 @@
-//! The catalog's state in SQLite: which warehouses, namespaces and tables there are, and which metadata file is a
+//! The catalog's state in `SQLite`: which warehouses, namespaces and tables there are, and which metadata file is a
 //! table's current one. Every statement runs off the async threads; every change is one IMMEDIATE transaction.
 
 pub(crate) mod namespaces;
@@ -60,7 +60,7 @@ const SCHEMA: &str = "
 /// Why a database file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// SQLite cannot open it, or it is not SQLite.
+    /// `SQLite` cannot open it, or it is not `SQLite`.
     #[error("SQLite cannot use the catalog's file")]
     Sqlite(#[from] rusqlite::Error),
     /// It was written by another version of this catalog.

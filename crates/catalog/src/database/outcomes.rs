@@ -1,7 +1,7 @@
 //! Idempotency keys: the first settled outcome of a (warehouse, key) is the outcome, for half an hour.
 //!
 //! It is written in the transaction of the change itself, and every change looks for it there first. So however often,
-//! however concurrently a change is sent under one key, SQLite lets one through and the others hear what it heard.
+//! however concurrently a change is sent under one key, `SQLite` lets one through and the others hear what it heard.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

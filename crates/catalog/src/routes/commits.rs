@@ -25,7 +25,7 @@ use crate::database::tables::{self, NewTable, Table};
 use crate::place::Place;
 use crate::refusal::Refusal;
 use crate::table::Commit;
-use crate::work::{off_thread, parse};
+use crate::work::{judge, parse};
 
 /// More tables in one transaction are refused.
 const TABLES_MAX: usize = 100;
@@ -134,7 +134,7 @@ async fn prepare(change: &Change, wanted: Vec<Wanted>) -> Result<Vec<Next>, Refu
         .buffered(FILES_AT_ONCE)
         .try_collect::<Vec<_>>()
         .await?;
-    off_thread(move || read.into_iter().map(|(base, wanted)| next(base, wanted)).collect()).await
+    judge(move || read.into_iter().map(|(base, wanted)| next(base, wanted)).collect()).await
 }
 
 fn base(transaction: &Transaction<'_>, warehouse: Uuid, wanted: &Wanted) -> Result<Base, Refusal> {
@@ -171,13 +171,16 @@ fn next(base: Base, wanted: Wanted) -> Result<Next, Refusal> {
             (None, wanted.commit.apply(metadata, None)?)
         }
     };
+    let text = serde_json::to_string(&metadata).map_err(Refusal::internal)?;
+    // What could not be read back would end the table; better that this commit fails.
+    serde_json::from_str::<TableMetadata>(&text).map_err(|error| Refusal::bad_request(error.to_string()))?;
     Ok(Next {
         namespace: wanted.namespace,
         name: wanted.name,
         base: table,
         uuid: metadata.uuid(),
         location: Place::parse(metadata.location())?,
-        metadata: serde_json::to_string(&metadata).map_err(Refusal::internal)?,
+        metadata: text,
         file: String::new(),
     })
 }

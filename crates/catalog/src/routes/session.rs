@@ -36,7 +36,7 @@ const ENDPOINTS: [&str; 16] = [
     "POST /v1/oauth/tokens",
 ];
 
-/// `POST /catalog/v1/oauth/tokens`. Its errors have OAuth2's shape (RFC 6749), not the catalog's.
+/// `POST /catalog/v1/oauth/tokens`. Its errors have OAuth's shape (RFC 6749), not the catalog's.
 pub(super) async fn token(
     State(app): Shared,
     headers: HeaderMap,

@@ -19,7 +19,7 @@ use crate::database::{Outcome, warehouses};
 use crate::place::Place;
 use crate::refusal::Refusal;
 use crate::table::{Creation, Identifier};
-use crate::work::{off_thread, parse};
+use crate::work::{judge, parse};
 
 type Named = Segments<(String, String, String)>;
 
@@ -71,7 +71,7 @@ fn place(change: &Change, creation: &Creation, uuid: Uuid) -> Result<Place, Refu
 }
 
 async fn metadata(creation: Creation, uuid: Uuid, location: Place) -> Result<String, Refusal> {
-    off_thread(move || serde_json::to_string(&creation.metadata(uuid, &location)?).map_err(Refusal::internal))
+    judge(move || serde_json::to_string(&creation.metadata(uuid, &location)?).map_err(Refusal::internal))
         .await
 }
 
@@ -117,7 +117,7 @@ async fn make(change: Change, namespace: String, creation: Creation) -> Result<O
 
 impl Change {
     /// Settles a change that has written metadata files, and removes them when it is certain that nothing refers to
-    /// them. After an error of SQLite's that is not certain, and they stay.
+    /// them. After an error of `SQLite`'s that is not certain, and they stay.
     pub(super) async fn settle_files(
         &self,
         written: Vec<String>,
