@@ -170,7 +170,7 @@ mod tests {
         serde_json::from_value::<Creation>(body).unwrap().metadata(Uuid::new_v4(), &place())
     }
 
-    fn committed(update: serde_json::Value) -> Result<TableMetadata, Refusal> {
+    fn committed(update: &serde_json::Value) -> Result<TableMetadata, Refusal> {
         let commit: Commit = serde_json::from_value(json!({"updates": [update]})).unwrap();
         commit.apply(created(&json!({})).unwrap(), None)
     }
@@ -188,7 +188,7 @@ mod tests {
         ] {
             assert_eq!(created(&json!({name: value})).unwrap_err().status.as_u16(), 409, "{name}");
             let update = json!({"action": "set-properties", "updates": {name: value}});
-            assert_eq!(committed(update).unwrap_err().status.as_u16(), 409, "{name}");
+            assert_eq!(committed(&update).unwrap_err().status.as_u16(), 409, "{name}");
         }
     }
 
@@ -209,17 +209,17 @@ mod tests {
 
     #[test]
     fn a_table_stays_where_and_what_it_is() {
-        let moved = committed(json!({"action": "set-location", "location": "s3://lake/w/other"}));
+        let moved = committed(&json!({"action": "set-location", "location": "s3://lake/w/other"}));
         assert_eq!(moved.unwrap_err().kind, "InvalidLocation");
-        committed(json!({"action": "set-location", "location": "s3://lake/w/t/"})).unwrap();
-        let renamed = committed(json!({"action": "assign-uuid", "uuid": Uuid::nil()}));
+        committed(&json!({"action": "set-location", "location": "s3://lake/w/t/"})).unwrap();
+        let renamed = committed(&json!({"action": "assign-uuid", "uuid": Uuid::nil()}));
         assert_eq!(renamed.unwrap_err().status.as_u16(), 400);
     }
 
     #[test]
     fn snapshot_ids_keep_every_bit() {
         for id in [i64::MAX, 9_007_199_254_740_993, -9_007_199_254_740_993] {
-            let table = committed(json!({"action": "add-snapshot", "snapshot": {
+            let table = committed(&json!({"action": "add-snapshot", "snapshot": {
                 "snapshot-id": id, "sequence-number": 1, "timestamp-ms": 4_000_000_000_000_i64,
                 "manifest-list": "s3://lake/w/t/metadata/snap.avro", "summary": {"operation": "append"}, "schema-id": 0,
             }}))

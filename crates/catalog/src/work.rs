@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 pub(crate) async fn off_thread<T: Send + 'static>(
     f: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    run(f, |panic| Refusal::internal(panic)).await
+    run(f, Refusal::internal).await
 }
 
 /// Runs `f`, which judges what a client sent, on a thread for blocking work.
@@ -36,7 +36,8 @@ async fn run<T: Send + 'static>(
 /// Reads a JSON body.
 pub(crate) async fn parse<T: DeserializeOwned + Send + 'static>(body: bytes::Bytes) -> Result<T, Refusal> {
     judge(move || {
-        serde_json::from_slice(&body).map_err(|error| Refusal::bad_request(format!("the body is not right: {error}")))
+        serde_json::from_slice(&body)
+            .map_err(|error| Refusal::bad_request(format!("the body is not right: {error}")))
     })
     .await
 }
