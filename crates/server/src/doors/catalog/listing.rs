@@ -81,7 +81,12 @@ impl Upstream {
             [] => format!("/v1/{prefix}/namespaces?"),
             _ => format!("/v1/{prefix}/namespaces?parent={below}&"),
         };
-        let mut children: Vec<Namespace> = self.pages(&path, NAMESPACES_MAX, |page| page.namespaces).await?;
+        let children = self.pages(&path, NAMESPACES_MAX, |page| page.namespaces).await;
+        let mut children: Vec<Namespace> = match children {
+            // Dropped since it was listed.
+            Err(CatalogError::UnknownWarehouse) if !parent.is_empty() => Vec::new(),
+            children => children?,
+        };
         children.retain(|child| child.len() == parent.len() + 1 && child.starts_with(parent));
         Ok(children)
     }
@@ -90,7 +95,7 @@ impl Upstream {
         let path = format!("/v1/{prefix}/namespaces/{}/tables?", namespace_segment(parent));
         let tables = self.pages(&path, TABLES_MAX, |page| page.identifiers).await;
         let tables = match tables {
-            // Dropped since it was listed.
+            // As above.
             Err(CatalogError::UnknownWarehouse) => Vec::new(),
             tables => tables?,
         };

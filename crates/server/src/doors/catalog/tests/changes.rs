@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::fake::say;
+use super::routes::Route;
+use super::settle::{Change, Unsettled, settle};
 use super::*;
 
 /// The keys under which the changes came, with repetitions.
@@ -99,18 +101,15 @@ async fn an_outcome_that_nobody_knows_is_called_unknown() {
 #[tokio::test]
 async fn a_change_that_never_left_is_not_called_unknown() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let world = World::plain(|_, _| say(200, "{}")).await;
-    world.get(&world.writer, "/v1/config?warehouse=w_a").await;
-    let away = World::start(
-        |settings, _| {
-            settings.uri = format!("http://{gone}");
-            settings.read_ms_max = 200;
-        },
-        |_, _| say(200, "{}"),
-    )
-    .await;
-    let (status, body) = away.post(&away.writer, COMMIT, commit()).await;
-    assert_eq!((status, body.contains("ServiceUnavailableException")), (503, true), "{body}");
+    let mut settings = Settings::open(format!("http://{gone}"));
+    settings.read_ms_max = 200;
+    let upstream = Upstream::new(settings).unwrap();
+    let segments = ["transactions", "commit"];
+    let change =
+        Change::new(Route::CommitTransaction, Method::POST, "p-a", COMMIT, &segments, commit().into());
+    // Nor is the minute of an unsettled change spent on it.
+    let outcome = tokio::time::timeout(Duration::from_secs(5), settle(&upstream, &change)).await.unwrap();
+    assert!(matches!(outcome, Err(Unsettled::NotMade(CatalogError::Unavailable { .. }))), "{outcome:?}");
 }
 
 #[tokio::test]
