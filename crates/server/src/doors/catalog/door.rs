@@ -1,0 +1,187 @@
+//! One request of a worker, from its bearer to the answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duck_contract::Role;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use super::answers;
+use super::cache::ReaderCache;
+use super::guard::{self, Held, Way};
+use super::reply::Reply;
+use super::routes::{self, Asked, Route};
+use super::settle::{Change, Unsettled, settle};
+use super::upstream::Upstream;
+use super::{Passes, Visitor};
+
+const REQUEST_BYTES_MAX: usize = 16 << 20;
+const REQUEST_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+/// Changes under way, also those whose worker is gone.
+const CHANGES_MAX: usize = 512;
+
+/// All that the requests share.
+pub(super) struct Door {
+    passes: Passes,
+    upstream: Arc<Upstream>,
+    cache: Arc<ReaderCache>,
+    slots: Arc<Semaphore>,
+    /// Changes end when they are settled, not when somebody stops waiting.
+    pub(super) changes: TaskTracker,
+}
+
+impl Door {
+    pub(super) fn new(passes: Passes, upstream: Arc<Upstream>) -> Self {
+        let cache = Arc::new(ReaderCache::new(upstream.settings().cache_ms));
+        let slots = Arc::new(Semaphore::new(CHANGES_MAX));
+        Self { passes, upstream, cache, slots, changes: TaskTracker::new() }
+    }
+
+    /// Answers one request. There is no other outcome than an answer.
+    pub(super) async fn answer<B>(&self, request: Request<B>) -> Reply
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.try_answer(request).await.unwrap_or_else(|refusal| refusal)
+    }
+
+    async fn try_answer<B>(&self, request: Request<B>) -> Result<Reply, Reply>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        let visitor = self.visitor(&head.headers).ok_or_else(unknown_worker)?;
+        let (prefix, segments, path) = match routes::asked(&head.method, &head.uri)? {
+            Asked::Config(warehouse) => return self.config(&visitor, warehouse.as_deref()).await,
+            Asked::Below { prefix, segments, path } => (prefix, segments, path),
+        };
+        if *self.upstream.prefix_of(&visitor.warehouse).await? != *prefix {
+            tracing::warn!(warehouse = visitor.warehouse, "a worker asked for another warehouse's prefix");
+            return Err(Reply::forbidden("this is not the warehouse that is attached"));
+        }
+        let route = routes::route(&head.method, &segments).ok_or_else(routes::not_served)?;
+        if !route.needs_writer() {
+            return self.read(&visitor, route, head.method, path).await;
+        }
+        if visitor.role != Role::Writer {
+            tracing::info!(warehouse = visitor.warehouse, ?route, "a reader asked for a change");
+            return Err(Reply::forbidden("the warehouse is attached for reading only"));
+        }
+        let body = collect(body).await?;
+        checked(&head.method, &body, &visitor)?;
+        let change = Change::new(route, head.method, prefix, path, &segments, body);
+        self.change(visitor, change).await
+    }
+
+    fn visitor(&self, headers: &HeaderMap) -> Option<Arc<Visitor>> {
+        let (scheme, bearer) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| self.passes.by_bearer(bearer.trim()))?
+    }
+
+    /// The prefix and nothing else: what the catalog would add are its own address, its token endpoint and the store's.
+    async fn config(&self, visitor: &Visitor, asked: Option<&str>) -> Result<Reply, Reply> {
+        if asked != Some(visitor.warehouse.as_str()) {
+            let message = "there is no such warehouse";
+            return Err(Reply::error(StatusCode::NOT_FOUND, "NoSuchWarehouseException", message));
+        }
+        let prefix = self.upstream.prefix_of(&visitor.warehouse).await?;
+        let config = serde_json::json!({ "defaults": {}, "overrides": { "prefix": &*prefix } });
+        Ok(Reply { status: StatusCode::OK, body: config.to_string().into() })
+    }
+
+    async fn read(
+        &self,
+        visitor: &Visitor,
+        route: Route,
+        method: Method,
+        path: &str,
+    ) -> Result<Reply, Reply> {
+        let shared = visitor.role == Role::Reader && method == Method::GET;
+        let load = async {
+            let answer = self.upstream.pass_read(method, path).await?;
+            answers::read(route, answer, &visitor.place)
+        };
+        if shared { self.cache.get(visitor, path, load).await } else { load.await }
+    }
+
+    async fn change(&self, visitor: Arc<Visitor>, change: Change) -> Result<Reply, Reply> {
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| Reply::busy())?;
+        let (upstream, cache) = (self.upstream.clone(), self.cache.clone());
+        // A task of its own: the worker may go away, the change must be settled all the same.
+        let settled = self.changes.spawn(async move {
+            let outcome = settle(&upstream, &change).await;
+            cache.changed(&visitor.warehouse);
+            drop(slot);
+            reported(&visitor, &change, outcome)
+        });
+        settled.await.unwrap_or_else(|_| Err(Reply::unknown_outcome()))
+    }
+}
+
+fn reported(
+    visitor: &Visitor,
+    change: &Change,
+    outcome: Result<super::upstream::Answer, Unsettled>,
+) -> Result<Reply, Reply> {
+    let (warehouse, route, tables) = (&visitor.warehouse, change.route, change.tables());
+    match outcome {
+        Ok(answer) => {
+            let status = answer.status.as_u16();
+            tracing::info!(warehouse, ?route, ?tables, status, "change settled");
+            // A draft is no change yet: what is read of it can still be refused without harm.
+            if change.staged {
+                answers::read(route, answer, &visitor.place)
+            } else {
+                Ok(answers::changed(route, answer))
+            }
+        }
+        Err(Unsettled::NotMade(error)) => {
+            tracing::warn!(warehouse, ?route, ?tables, error = %error, "change not made");
+            Err(error.into())
+        }
+        Err(Unsettled::Unknown) => {
+            tracing::error!(warehouse, ?route, ?tables, "nobody knows whether the change was made");
+            Err(Reply::unknown_outcome())
+        }
+    }
+}
+
+fn unknown_worker() -> Reply {
+    Reply::error(StatusCode::UNAUTHORIZED, "NotAuthorizedException", "this bearer is not known here")
+}
+
+async fn collect<B>(body: B) -> Result<Bytes, Reply>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match timeout(REQUEST_TIME_MAX, Limited::new(body, REQUEST_BYTES_MAX).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let message = "the request is longer than 16 MiB";
+            Err(Reply::error(StatusCode::PAYLOAD_TOO_LARGE, "BadRequestException", message))
+        }
+        Ok(Err(_)) | Err(_) => Err(Reply::bad_request("the request did not arrive whole")),
+    }
+}
+
+fn checked(method: &Method, body: &[u8], visitor: &Visitor) -> Result<(), Reply> {
+    if method == Method::DELETE {
+        let message = "a deletion has no body";
+        return if body.is_empty() { Ok(()) } else { Err(Reply::bad_request(message)) };
+    }
+    guard::check(body, &visitor.place, Way::Sent).map_err(|held| {
+        tracing::warn!(warehouse = visitor.warehouse, reason = %held, "change refused");
+        match held {
+            Held::Unreadable => Reply::bad_request(&held.to_string()),
+            Held::Broken(sentence) => Reply::forbidden(&sentence),
+        }
+    })
+}
