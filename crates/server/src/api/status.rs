@@ -79,8 +79,7 @@ pub(super) async fn tables(
     let answer = async {
         let permit = place.permit(&service, &headers)?;
         let name = permit.warehouse.name();
-        let mut tables = service.upstream.tables(name).await.map_err(Fault::from)?;
-        tables.sort();
+        let tables = service.upstream.tables(name).await?;
         Ok::<_, Fault>(TablesAnswer { warehouse: name.to_owned(), tables })
     };
     match answer.await {
@@ -130,10 +129,7 @@ pub(super) async fn config(
 
 async fn schemas(service: &Service, warehouse: &str) -> Result<Vec<String>, Fault> {
     match service.upstream.schemas(warehouse).await {
-        Ok(mut schemas) => {
-            schemas.sort();
-            Ok(schemas)
-        }
+        Ok(schemas) => Ok(schemas),
         Err(e) => {
             let fault = Fault::from(e);
             // A workspace without a warehouse may still ask how the server is set up.

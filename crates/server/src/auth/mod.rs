@@ -129,7 +129,7 @@ pub struct Auth {
 impl Auth {
     /// Prepares the keys.
     pub fn new(settings: Settings) -> Self {
-        let key = settings.jwt_secret.as_ref().map(|secret| {
+        let key = settings.jwt_secret.as_ref().and_then(|secret| {
             // One algorithm, so that a token cannot choose another (`none`, or RS256 with the secret as its key).
             let mut validation = Validation::new(Algorithm::HS256);
             validation.leeway = 5;
@@ -142,7 +142,7 @@ impl Auth {
             if let Some(issuer) = &settings.jwt_issuer {
                 validation.set_issuer(&[issuer]);
             }
-            (DecodingKey::from_secret(secret.reveal().as_bytes()), validation)
+            Some((DecodingKey::from_secret(secret.reveal().as_bytes()).ok()?, validation))
         });
         Auth { settings, key }
     }
@@ -189,7 +189,7 @@ impl Auth {
             iss: self.settings.jwt_issuer.clone(),
             aud: self.settings.jwt_audience.clone(),
         };
-        let key = EncodingKey::from_secret(secret.reveal().as_bytes());
+        let key = EncodingKey::from_secret(secret.reveal().as_bytes()).ok()?;
         jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &key).ok()
     }
 }
@@ -237,7 +237,7 @@ mod tests {
         let token = Auth::new(other).mint("acme", "", false, Duration::from_secs(60)).unwrap();
         assert_eq!(auth().verify(Some(&format!("Bearer {token}"))).unwrap_err().code, Code::Unauthenticated);
         let claims = serde_json::json!({"workspace_id": "acme", "exp": 4_000_000_000_u64, "iat": 0});
-        let key = EncodingKey::from_secret(SECRET.as_bytes());
+        let key = EncodingKey::from_secret(SECRET.as_bytes()).unwrap();
         for algorithm in [Algorithm::HS384, Algorithm::HS512] {
             let token = jsonwebtoken::encode(&Header::new(algorithm), &claims, &key).unwrap();
             assert!(auth().verify(Some(&format!("Bearer {token}"))).is_err());

@@ -10,8 +10,10 @@ pub mod storage;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use duck_contract::Role;
+use duck_contract::{Code, Role};
 use uuid::Uuid;
+
+use crate::fault::Fault;
 
 /// Where a warehouse lies in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +96,19 @@ impl Drop for Pass {
         let mut issued = self.passes.0.write().unwrap_or_else(PoisonError::into_inner);
         issued.by_key_id.remove(&self.access_key_id);
         issued.by_bearer.remove(&self.bearer);
+    }
+}
+
+impl From<catalog::CatalogError> for Fault {
+    fn from(error: catalog::CatalogError) -> Self {
+        use catalog::CatalogError as E;
+        let (code, sentence) = match &error {
+            E::UnknownWarehouse => (Code::UnknownWarehouse, "This workspace has no warehouse in the catalog."),
+            E::Unavailable { .. } | E::LoginRefused { .. } | E::Unusable { .. } => {
+                (Code::CatalogUnavailable, "The catalog does not answer. Try again in a moment.")
+            }
+        };
+        Fault::new(code, sentence).because(error)
     }
 }
 

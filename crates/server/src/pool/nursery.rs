@@ -105,9 +105,8 @@ struct Mother {
 impl Mother {
     /// Starts a process if there is none.
     fn ready(&mut self) -> io::Result<&mut Process> {
-        match &mut self.process {
-            Some(process) if process.alive() => {}
-            slot => *slot = Some(Process::start(self.start, &self.program, &self.extensions)?),
+        if !self.process.as_mut().is_some_and(Process::alive) {
+            self.process = Some(Process::start(self.start, &self.program, &self.extensions)?);
         }
         self.process.as_mut().ok_or_else(|| io::Error::other("no process"))
     }

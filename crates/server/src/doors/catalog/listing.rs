@@ -40,6 +40,14 @@ impl Upstream {
         timeout(LISTING_TIME_MAX, self.list_tables(warehouse)).await.map_err(late)?
     }
 
+    /// All schemas of the warehouse; a nested namespace is joined by dots.
+    pub async fn schemas(&self, warehouse: &str) -> Result<Vec<String>, CatalogError> {
+        let late = |_| CatalogError::unavailable("the schemas could not be listed in time");
+        let prefix = self.prefix_of(warehouse).await?;
+        let namespaces = timeout(LISTING_TIME_MAX, self.list_namespaces(&prefix)).await.map_err(late)??;
+        Ok(namespaces.into_iter().map(|namespace| namespace.join(".")).collect())
+    }
+
     async fn list_tables(&self, warehouse: &str) -> Result<Vec<TableName>, CatalogError> {
         let prefix = self.prefix_of(warehouse).await?;
         let namespaces = self.list_namespaces(&prefix).await?;

@@ -1,13 +1,14 @@
 //! What an operator writes about the catalog, and what is wrong with it.
 
-use std::fmt;
 use std::time::Duration;
 
 use reqwest::Url;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-/// The catalog behind the door. Its `Debug` shows the secret as dots.
-#[derive(Clone, Deserialize)]
+use crate::secret::Secret;
+
+/// The catalog behind the door.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Base of the Iceberg REST API, such as `https://lakekeeper.example/catalog`; `/v1/…` is appended.
@@ -20,7 +21,7 @@ pub struct Settings {
     pub client_id: Option<String>,
     /// Client secret at the token endpoint.
     #[serde(default)]
-    pub client_secret: Option<String>,
+    pub client_secret: Option<Secret>,
     /// Scope to ask for, where the identity provider wants one.
     #[serde(default)]
     pub scope: Option<String>,
@@ -90,8 +91,8 @@ impl Settings {
         if self.oauth2_uri.as_deref().is_some_and(|uri| !is_plain_http(uri)) {
             faults.push("`oauth2_uri` must be an http(s) URL without user, query and fragment");
         }
-        let login = [&self.oauth2_uri, &self.client_id, &self.client_secret];
-        if login.iter().any(|part| part.is_some()) && login.iter().any(|part| part.is_none()) {
+        let login = [self.oauth2_uri.is_some(), self.client_id.is_some(), self.client_secret.is_some()];
+        if login.contains(&true) && login.contains(&false) {
             faults.push("`oauth2_uri`, `client_id` and `client_secret` go together");
         }
         if [self.read_ms_max, self.settle_ms_max, self.attempt_ms_max].contains(&0) {
@@ -121,22 +122,6 @@ fn is_plain_http(uri: &str) -> bool {
     })
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("uri", &self.uri)
-            .field("oauth2_uri", &self.oauth2_uri)
-            .field("client_id", &self.client_id)
-            .field("client_secret", &self.client_secret.as_ref().map(|_| "•••"))
-            .field("scope", &self.scope)
-            .field("read_ms_max", &self.read_ms_max)
-            .field("settle_ms_max", &self.settle_ms_max)
-            .field("attempt_ms_max", &self.attempt_ms_max)
-            .field("cache_ms", &self.cache_ms)
-            .finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,7 +129,7 @@ mod tests {
     #[test]
     fn a_secret_is_not_printed() {
         let mut settings = Settings::open("http://localhost/catalog");
-        settings.client_secret = Some("hunter2".into());
+        settings.client_secret = Some(Secret::new("hunter2"));
         assert!(!format!("{settings:?}").contains("hunter2"));
     }
 
