@@ -1,1 +1,3 @@
 //! server
+
+pub mod doors;
