@@ -125,6 +125,7 @@ impl Store {
     }
 
     /// Asks the store for a sign of life within `probe_ms_max`. A key that is refused is as bad as silence.
+    /// With no `probe_bucket` and no bucket in use there is nothing to ask, and that is no error.
     pub async fn probe(&self) -> Result<(), StoreError> {
         let in_use = || self.0.buckets.read().unwrap_or_else(PoisonError::into_inner).keys().next().cloned();
         let Some(bucket) = self.0.settings.probe_bucket.clone().or_else(in_use) else {

@@ -128,7 +128,7 @@ impl Health {
     where
         F: Future<Output = object_store::Result<T>>,
     {
-        let trial = Trial::begin(self)?;
+        let trial = Trial::begin(self, plan.need)?;
         let end = Instant::now() + plan.total;
         let mut attempts = 0;
         loop {
@@ -195,8 +195,11 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn begin(health: &'a Health) -> Result<Self, Fault> {
-        let admission = lock(&health.breaker).admit(Instant::now()).ok_or(Fault::Resting)?;
+    /// A dire need is always let in: one slow answer must not abort every engine that reads a manifest just then.
+    fn begin(health: &'a Health, need: Need) -> Result<Self, Fault> {
+        let admitted = lock(&health.breaker).admit(Instant::now());
+        let dire = (need == Need::Dire).then_some(Admission::Probe);
+        let admission = admitted.or(dire).ok_or(Fault::Resting)?;
         Ok(Self { health, admission, settled: false })
     }
 

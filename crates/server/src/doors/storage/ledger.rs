@@ -13,6 +13,8 @@ use std::time::SystemTime;
 use s3s::dto::{Timestamp, TimestampFormat};
 use serde::{Deserialize, Serialize};
 
+use super::settings::Settings;
+
 /// A candidate for deletion, one line of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
@@ -47,6 +49,11 @@ struct Book {
 }
 
 impl Ledger {
+    /// The ledger that the settings describe.
+    pub fn of(settings: &Settings) -> Self {
+        Self::new(settings.ledger_path.as_deref(), settings.limits.ledger_bytes_max)
+    }
+
     /// A ledger in this file, which is opened at the first candidate. Without a path, candidates stand in the log alone.
     pub fn new(path: Option<&Path>, bytes_max: u64) -> Self {
         Self(path.map(|path| Arc::new(Book { path: path.into(), bytes_max, open: Mutex::default() })))

@@ -34,8 +34,8 @@ use crate::doors::Passes;
 const SKEW_S_MAX: u32 = 60;
 /// Bytes of XML: a list of 10 000 parts or 1 000 keys.
 const XML_BYTES_MAX: usize = 2 << 20;
-/// Bytes of a request's head.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a request's head, and of the pieces in which its body arrives.
+const BUFFER_BYTES_MAX: usize = 512 << 10;
 /// Between two looks for uploads whose worker is gone.
 const SWEEP: Duration = Duration::from_secs(1);
 /// After a failed accept, which is mostly a lack of file descriptors.
@@ -150,7 +150,7 @@ impl Door {
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_millis(limits.header_read_ms_max))
             .max_headers(limits.headers_max)
-            .max_buf_size(HEAD_BYTES_MAX.max(1 << 19))
+            .max_buf_size(BUFFER_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), answer)
     }
 }

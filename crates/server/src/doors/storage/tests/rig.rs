@@ -57,7 +57,7 @@ impl Rig {
         settings.ledger_path = Some(folder.path().join("ledger.jsonl"));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let ledger = Ledger::new(settings.ledger_path.as_deref(), settings.limits.ledger_bytes_max);
+        let ledger = Ledger::of(&settings);
         let (passes, store, stop) =
             (Passes::default(), Store::new(settings).unwrap(), CancellationToken::new());
         let door = Door::new(passes.clone(), store.clone(), ledger);

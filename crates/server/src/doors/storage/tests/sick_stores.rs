@@ -98,6 +98,15 @@ async fn a_manifest_is_asked_for_until_it_comes_whole() {
 }
 
 #[tokio::test]
+async fn a_manifest_is_asked_for_even_of_a_store_that_just_hung() {
+    let (upstream, _) = store(&["", FOUND, FOUND]).await;
+    let rig = rig(upstream).await;
+    assert_eq!(get(&rig, "x").await.0.status, 503);
+    assert_eq!(get(&rig, "m.avro").await.0.text(), "hello");
+    assert_eq!(get(&rig, "x").await.0.text(), "hello", "its answer shows that the store is back");
+}
+
+#[tokio::test]
 async fn other_objects_are_asked_for_twice_at_most() {
     let (upstream, asked) = store(&[UNAVAILABLE, UNAVAILABLE, FOUND]).await;
     let rig = rig(upstream).await;
