@@ -9,7 +9,7 @@ use object_store::{ObjectStoreExt, PutPayload, WriteMultipart};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Kind, ServeError};
+use super::super::{Kind, ServeError, Settings};
 use super::rig::{Rig, noise};
 use super::signer::call;
 
@@ -114,8 +114,6 @@ async fn lists_show_what_is_there_page_by_page() {
 async fn twenty_megabytes_arrive_in_parts() {
     for kind in KINDS {
         let rig = Rig::of(kind).await;
-        let client = rig.client(&rig.worker("w_a/", Role::Writer));
-        drop(client);
         let pass = rig.worker("w_a/", Role::Writer);
         let (client, bytes, key) = (rig.client(&pass), noise(20 << 20), Path::from("w_a/big/x.parquet"));
         let mut upload =
@@ -235,4 +233,20 @@ async fn a_store_that_works_is_healthy_and_ours_to_use() {
         );
         assert!(rig.store.object_store("../x").is_err() && rig.store.object_store(".staging").is_err());
     }
+}
+
+#[tokio::test]
+async fn one_worker_has_its_bounds() {
+    let mut settings = Settings::of(Kind::Memory);
+    let limits = &mut settings.limits;
+    (limits.part_bytes_max, limits.upload_inflight_bytes_max, limits.uploads_per_worker_max) =
+        (2_048, 4_096, 1);
+    let rig = Rig::with(settings, tempfile::tempdir().unwrap(), None).await;
+    let (pass, other) = (rig.worker("w_a/", Role::Writer), rig.worker("w_a/", Role::Writer));
+    let put =
+        async |bytes| call("PUT", "/lake/w_a/x", &pass).body(vec![0; bytes]).send(rig.address).await.status;
+    assert_eq!((put(2_048).await, put(2_049).await), (200, 400));
+    begin(&rig, &pass, "w_a/1").await;
+    assert_eq!(call("POST", "/lake/w_a/2?uploads", &pass).send(rig.address).await.status, 503);
+    begin(&rig, &other, "w_a/2").await;
 }
