@@ -1,0 +1,7 @@
+//! The door's promises, kept at the door: a real socket, real signatures.
+
+mod refused;
+mod rig;
+mod round_trips;
+mod sick_stores;
+mod signer;

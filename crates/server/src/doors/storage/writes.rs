@@ -1,0 +1,201 @@
+//! Writing: whole objects, and uploads in parts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::StreamExt;
+use object_store::multipart::PartId;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload, PutResult};
+use s3s::dto::{CompletedMultipartUpload, StreamingBlob};
+use s3s::{S3Result, s3_error};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::backend::Client;
+use super::desk::{Desk, Room};
+use super::guests::{Guest, Part, PartsFault, Upload};
+use super::health::Plan;
+
+/// Parts of one upload, as S3 has it.
+const PARTS_MAX: i32 = 10_000;
+
+/// A body that has arrived whole, with its length and hash as announced.
+struct Received {
+    payload: PutPayload,
+    bytes: u64,
+    _room: Room,
+}
+
+impl Desk {
+    /// Takes a body in. s3s checks the signed hash while it passes, so nothing is sent on before the last byte is here.
+    async fn receive(
+        &self,
+        guest: &Guest,
+        body: Option<StreamingBlob>,
+        length: Option<i64>,
+    ) -> S3Result<Received> {
+        let limits = &self.store.settings().limits;
+        let bytes = length
+            .and_then(|length| u64::try_from(length).ok())
+            .ok_or_else(|| s3_error!(MissingContentLength))?;
+        if bytes > limits.part_bytes_max {
+            return Err(s3_error!(EntityTooLarge));
+        }
+        let room = self.room(guest, bytes).await?;
+        let (mut pieces, mut arrived) = (Vec::new(), 0_u64);
+        let gather = async {
+            let Some(mut body) = body else { return Ok(()) };
+            while let Some(piece) = body.next().await {
+                let piece =
+                    piece.map_err(|_| s3_error!(IncompleteBody, "The body is not what was signed"))?;
+                arrived += piece.len() as u64;
+                if arrived > bytes {
+                    return Err(s3_error!(IncompleteBody));
+                }
+                pieces.push(piece);
+            }
+            Ok(())
+        };
+        timeout(limits.body_deadline(bytes), gather).await.map_err(|_| s3_error!(RequestTimeout))??;
+        if arrived != bytes {
+            return Err(s3_error!(IncompleteBody));
+        }
+        guest.counts.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Received { payload: pieces.into_iter().collect(), bytes, _room: room })
+    }
+
+    /// Puts a whole object. One that is there already is replaced.
+    pub(super) async fn put(
+        &self,
+        guest: &Guest,
+        path: &Path,
+        body: Option<StreamingBlob>,
+        length: Option<i64>,
+    ) -> S3Result<PutResult> {
+        let bucket = self.bucket(guest)?;
+        let objects = bucket.for_role(guest.visitor.role).objects();
+        let received = self.receive(guest, body, length).await?;
+        let plan = Plan::body(&self.store.settings().limits, received.bytes);
+        let put = || objects.put(path, received.payload.clone());
+        self.store.health().ask(plan, put).await.map_err(|fault| self.answer(&fault))
+    }
+
+    /// Begins an upload. The id is ours: the store's own would be good for other workers' doors, too.
+    pub(super) async fn begin(&self, guest: &Guest, path: Path) -> S3Result<String> {
+        if !self.guests.may_upload(&guest.key_id) {
+            return Err(s3_error!(ServiceUnavailable, "Too many uploads are open"));
+        }
+        let bucket = self.bucket(guest)?;
+        let (id, client) = (Uuid::new_v4().simple().to_string(), bucket.for_role(guest.visitor.role));
+        let plan = Plan::once(self.store.settings().limits.first_byte_ms_max);
+        let create = || async {
+            match client.parts() {
+                Ok(parts) => parts.create_multipart(&path).await,
+                Err(local) => local.create(id.clone()).await,
+            }
+        };
+        let upstream = self.store.health().ask(plan, create).await.map_err(|fault| self.answer(&fault))?;
+        let upload = Upload::new(&guest.key_id, &guest.visitor.place.bucket, path, upstream);
+        self.guests.begin(id.clone(), Arc::new(upload));
+        Ok(id)
+    }
+
+    /// Takes a part in and hands back our tag for it.
+    pub(super) async fn put_part(
+        &self,
+        guest: &Guest,
+        upload: &Upload,
+        number: i32,
+        body: Option<StreamingBlob>,
+        length: Option<i64>,
+    ) -> S3Result<String> {
+        let number = (1..=PARTS_MAX).contains(&number).then(|| u16::try_from(number).ok()).flatten();
+        let number = number.ok_or_else(|| s3_error!(InvalidArgument))?;
+        let bucket = self.bucket(guest)?;
+        let client = bucket.for_role(guest.visitor.role);
+        let received = self.receive(guest, body, length).await?;
+        let plan = Plan::body(&self.store.settings().limits, received.bytes);
+        let put = || async {
+            let body = received.payload.clone();
+            match client.parts() {
+                Ok(parts) => {
+                    parts.put_part(&upload.path, &upload.upstream, usize::from(number) - 1, body).await
+                }
+                Err(local) => {
+                    local.put_part(&upload.upstream, number, body).await?;
+                    Ok(PartId { content_id: String::new() })
+                }
+            }
+        };
+        let id = self.store.health().ask(plan, put).await.map_err(|fault| self.answer(&fault))?;
+        let tag = Uuid::new_v4().simple().to_string();
+        upload.hold(number, Part { id, tag: tag.clone() });
+        Ok(tag)
+    }
+
+    /// Makes the object of an upload's parts. After a failure of the store the upload is still there, to be completed
+    /// again.
+    pub(super) async fn complete(
+        &self,
+        guest: &Guest,
+        path: &Path,
+        id: &str,
+        listed: Option<CompletedMultipartUpload>,
+    ) -> S3Result<PutResult> {
+        let upload = self.guests.take(id, &guest.key_id, path).ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let result = self.assemble(guest, &upload, listed).await;
+        if result.is_err() {
+            self.guests.begin(id.to_owned(), upload);
+        }
+        result
+    }
+
+    async fn assemble(
+        &self,
+        guest: &Guest,
+        upload: &Upload,
+        listed: Option<CompletedMultipartUpload>,
+    ) -> S3Result<PutResult> {
+        let listed = listed.and_then(|listed| listed.parts).unwrap_or_default();
+        let listed: Option<Vec<_>> = listed
+            .iter()
+            .map(|part| Some((u16::try_from(part.part_number?).ok()?, part.e_tag.as_ref()?.value())))
+            .collect();
+        let ids =
+            upload.assemble(&listed.ok_or_else(|| s3_error!(InvalidPart))?).map_err(|fault| match fault {
+                PartsFault::Order => s3_error!(InvalidPartOrder),
+                PartsFault::Unknown => s3_error!(InvalidPart),
+            })?;
+        let bucket = self.bucket(guest)?;
+        let client = bucket.for_role(guest.visitor.role);
+        let complete = || async {
+            match client.parts() {
+                Ok(parts) => parts.complete_multipart(&upload.path, &upload.upstream, ids.clone()).await,
+                Err(local) => {
+                    let count = u16::try_from(ids.len()).unwrap_or_default();
+                    local.complete(&upload.path, &upload.upstream, count).await
+                }
+            }
+        };
+        let plan = Plan::once(self.store.settings().limits.complete_ms_max);
+        self.store.health().ask(plan, complete).await.map_err(|fault| self.answer(&fault))
+    }
+
+    /// Gives an upload up, at the store as well.
+    pub(super) async fn abort(&self, upload: &Upload) {
+        let Ok(bucket) = self.store.bucket(&upload.bucket) else { return };
+        let client: &Client = bucket.for_role(duck_contract::Role::Writer);
+        let abort = || async {
+            match client.parts() {
+                Ok(parts) => parts.abort_multipart(&upload.path, &upload.upstream).await,
+                Err(local) => local.abort(&upload.upstream).await,
+            }
+        };
+        let plan = Plan::once(self.store.settings().limits.first_byte_ms_max);
+        if let Err(fault) = self.store.health().ask(plan, abort).await {
+            let details = self.store.settings().redact(&fault.to_string());
+            tracing::warn!(details, "an upload was not aborted; the store's own lifecycle rule has to");
+        }
+    }
+}
