@@ -137,3 +137,25 @@ impl Database {
 fn limit(count: usize) -> i64 {
     i64::try_from(count.saturating_add(1)).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_version_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("catalog.sqlite");
+        Database::open(&file).unwrap();
+        Connection::open(&file).unwrap().pragma_update(None, "user_version", 99).unwrap();
+        assert!(matches!(Database::open(&file), Err(DatabaseError::Version { found: 99 })));
+    }
+
+    #[test]
+    fn a_file_that_is_something_else_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("catalog.sqlite");
+        std::fs::write(&file, "a letter to a friend, longer than any header could be ".repeat(9)).unwrap();
+        assert!(matches!(Database::open(&file), Err(DatabaseError::Sqlite(_))));
+    }
+}
