@@ -77,7 +77,7 @@ impl Server {
         let upstream = catalog::Upstream::new(config.catalog.clone())
             .map_err(|faults| StartError::Settings(faults.0.join(", ")))?;
         let upstream = Arc::new(upstream);
-        let ledger = storage::Ledger::new(config.storage.ledger_path.as_deref(), config.storage.limits.ledger_bytes_max);
+        let ledger = storage::Ledger::of(&config.storage);
         let door = storage::Door::new(passes.clone(), store.clone(), ledger);
         let doors = [
             tokio::spawn(watched("storage", door.serve(storage_listener, stop_doors.clone()))),

@@ -51,8 +51,9 @@ impl Upstream {
     async fn list_tables(&self, warehouse: &str) -> Result<Vec<TableName>, CatalogError> {
         let prefix = self.prefix_of(warehouse).await?;
         let namespaces = self.list_namespaces(&prefix).await?;
-        let mut lists = stream::iter(namespaces.iter())
-            .map(|namespace| self.list_tables_in(&prefix, namespace))
+        let prefix = &prefix;
+        let mut lists = stream::iter(namespaces)
+            .map(|namespace| async move { self.list_tables_in(prefix, &namespace).await })
             .buffer_unordered(CALLS_AT_ONCE);
         let mut tables = Vec::new();
         while let Some(list) = lists.try_next().await? {
@@ -71,8 +72,8 @@ impl Upstream {
             if level.is_empty() {
                 break;
             }
-            let children: Vec<_> = stream::iter(level.iter())
-                .map(|parent| self.list_children(prefix, parent))
+            let children: Vec<_> = stream::iter(level.clone())
+                .map(|parent| async move { self.list_children(prefix, &parent).await })
                 .buffer_unordered(CALLS_AT_ONCE)
                 .try_concat()
                 .await?;

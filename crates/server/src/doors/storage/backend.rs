@@ -20,7 +20,8 @@ use tokio::time::timeout;
 
 use super::health::Health;
 use super::local::LocalBucket;
-use super::settings::{Kind, Secret, Settings};
+use super::settings::{Kind, Settings};
+use crate::secret::Secret;
 
 /// A key that nobody writes: asking for it is the cheapest question that needs a key and a bucket to be right.
 const PROBE_KEY: &str = "duck-server-probe";
@@ -215,7 +216,7 @@ impl Settings {
         let builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_access_key_id(id)
-            .with_secret_access_key(secret.expose())
+            .with_secret_access_key(secret.reveal())
             .with_region(self.region.clone().unwrap_or_else(|| "us-east-1".into()))
             .with_virtual_hosted_style_request(!self.path_style.unwrap_or(true))
             // TLS already protects the body; hashing it again costs as much as sending it.

@@ -31,4 +31,4 @@ pub use backend::{Store, StoreError};
 pub use guests::Traffic;
 pub use ledger::{Candidate, Ledger};
 pub use serve::{Door, ServeError};
-pub use settings::{Kind, Limits, Secret, Settings};
+pub use settings::{Kind, Limits, Settings};

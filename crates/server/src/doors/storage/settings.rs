@@ -1,10 +1,11 @@
 //! What can be configured about the storage door, and what is wrong with it, all at once.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::secret::Secret;
 
 /// The store behind the door. `check()` names every fault; [`super::Store::new`] refuses settings that have any.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -203,43 +204,13 @@ impl Settings {
         let known = secrets
             .into_iter()
             .flatten()
-            .map(Secret::expose)
+            .map(Secret::reveal)
             .chain(ids.into_iter().flatten().map(String::as_str));
         known.filter(|key| !key.is_empty()).fold(text.to_owned(), |text, key| text.replace(key, DOTS))
     }
 }
 
 const DOTS: &str = "••••";
-
-/// A secret. Shows as dots wherever it is printed or serialised.
-#[derive(Clone, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(String);
-
-impl Secret {
-    /// The secret itself.
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<String> for Secret {
-    fn from(secret: String) -> Self {
-        Self(secret)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(DOTS)
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(DOTS)
-    }
-}
 
 #[cfg(test)]
 mod tests {

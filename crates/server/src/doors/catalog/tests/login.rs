@@ -10,7 +10,7 @@ const SECRET: &str = "hunter2-hush";
 fn with_login(settings: &mut Settings, origin: &str) {
     settings.oauth2_uri = Some(format!("{origin}/token"));
     settings.client_id = Some("duck".into());
-    settings.client_secret = Some(SECRET.into());
+    settings.client_secret = Some(crate::secret::Secret::new(SECRET));
     settings.scope = Some("lakekeeper".into());
 }
 
