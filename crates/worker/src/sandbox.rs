@@ -162,7 +162,6 @@ const DENIED: &[i64] = &[
     libc::SYS_kexec_load,
     libc::SYS_bind,
     libc::SYS_listen,
-    libc::SYS_socketpair,
     libc::SYS_shmget,
     libc::SYS_msgget,
     libc::SYS_semget,

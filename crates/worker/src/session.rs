@@ -89,15 +89,15 @@ fn storage_secret(spec: &Spec) -> String {
 }
 
 fn attach(spec: &Spec) -> String {
-    // READ_WRITE is said because a name that looks like a URL would otherwise attach read-only; the delegation mode because
+    // READ_ONLY is said because a name that looks like a URL would attach read-only by itself; the delegation mode because
     // leaving it out means vended credentials, which would shadow the secret above.
-    let mode = match spec.role {
-        Role::Reader => "READ_ONLY",
-        Role::Writer => "READ_WRITE",
+    let read_only = match spec.role {
+        Role::Reader => "true",
+        Role::Writer => "false",
     };
     format!(
         "ATTACH {} AS {CATALOG} (TYPE iceberg, ENDPOINT 'http://127.0.0.1:{}', TOKEN {}, ACCESS_DELEGATION_MODE 'none', \
-         SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, {mode})",
+         SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
         quoted(&spec.warehouse),
         spec.catalog_port,
         quoted(&spec.bearer),
