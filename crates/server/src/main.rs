@@ -105,7 +105,8 @@ fn main() -> ExitCode {
 }
 
 fn start_log(log: Log, level: &str) {
-    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+    // s3s reports every request that the storage door refuses as an error of its own.
+    let filter = EnvFilter::try_new(format!("{level},s3s=off")).unwrap_or_else(|_| EnvFilter::new("info,s3s=off"));
     let log_to = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match log {
         Log::Text => log_to.with_ansi(false).init(),

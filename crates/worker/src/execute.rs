@@ -13,7 +13,7 @@ use crate::policy;
 use crate::running::Running;
 use crate::session::Session;
 use crate::sink::Sink;
-use crate::sys::duckdb::{Error, Prepared, Value};
+use crate::sys::duckdb::{Error, Prepared, Statements, Value};
 
 /// How a statement ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,15 +34,14 @@ pub(crate) fn run(
     let _registered = running.attach(connection.interrupt())?;
 
     let statements = connection.split(&statement.sql).map_err(|e| fail(&e))?;
-    match statements.count() {
-        1 => {}
-        0 => return Err(fault::ours(Code::EmptyStatement, "There is no statement in `sql`.")),
-        n => {
-            let sentence = format!("There are {n} statements in `sql`, and one request runs exactly one.");
-            return Err(fault::ours(Code::MultipleStatements, sentence));
-        }
+    let last = only_one(&statements, &statement.sql)?;
+    for index in 0..last {
+        // A PIVOT without a list of values: DuckDB first makes a temporary type of the values.
+        let helper = statements.prepare(index).map_err(|e| fail(&e))?;
+        policy::check_helper(helper.kind())?;
+        drop(helper.execute().map_err(|e| fail(&e))?);
     }
-    let prepared = statements.prepare(0).map_err(|e| policy_first(session, statement, &e))?;
+    let prepared = statements.prepare(last).map_err(|e| fail(&e))?;
     policy::check(session.role, prepared.kind(), &statement.sql)?;
     bind(&prepared, statement.params.as_ref())?;
 
@@ -67,14 +66,16 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-/// DuckDB refuses some statements while preparing them, in words that do not help; where the policy has better ones, they count.
-fn policy_first(session: &Session, statement: &Statement, error: &Error) -> Failure {
-    let failure = fault::of_statement(error, &session.scrub);
-    if failure.code == Code::SqlRuntime && failure.message.contains("read-only mode") {
-        return fault::ours(Code::ReadOnly, "This statement changes data. Send it with `allow_writes`.");
+/// The index of the statement that the text is, behind those that DuckDB made of the same one.
+fn only_one(statements: &Statements<'_>, sql: &str) -> Result<u64, Failure> {
+    match statements.count() {
+        0 => Err(fault::ours(Code::EmptyStatement, "There is no statement in `sql`.")),
+        n if n == 1 || policy::is_one_statement(sql) => Ok(n - 1),
+        n => {
+            let sentence = format!("There are {n} statements in `sql`, and one request runs exactly one.");
+            Err(fault::ours(Code::MultipleStatements, sentence))
+        }
     }
-    let _ = statement;
-    failure
 }
 
 fn bind(prepared: &Prepared<'_>, params: Option<&Params>) -> Result<(), Failure> {

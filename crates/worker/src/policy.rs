@@ -45,6 +45,11 @@ pub(crate) fn check(role: Role, kind: Kind, sql: &str) -> Result<(), Failure> {
     }
 }
 
+/// Accepts what DuckDB runs before a statement that it takes apart.
+pub(crate) fn check_helper(kind: Kind) -> Result<(), Failure> {
+    if kind == Kind::Create { Ok(()) } else { refused("Statements of this kind are not available.") }
+}
+
 fn writes(role: Role) -> Result<(), Failure> {
     if role == Role::Writer {
         return Ok(());
@@ -103,25 +108,14 @@ const WORDS_MAX: usize = 16;
 impl Words {
     fn of(sql: &str) -> Self {
         let mut found = Words { words: Vec::new(), qualified: false };
-        let mut rest = sql;
-        while found.words.len() < WORDS_MAX {
-            rest = rest.trim_start();
-            let Some(first) = rest.chars().next() else { break };
-            if rest.starts_with("--") {
-                rest = rest.split_once('\n').map_or("", |(_, after)| after);
-            } else if rest.starts_with("/*") {
-                rest = after_comment(rest);
-            } else if first == '"' {
-                let (word, after) = rest[1..].split_once('"').unwrap_or((&rest[1..], ""));
-                found.words.push(word.to_uppercase());
-                rest = after;
-            } else if first.is_alphanumeric() || first == '_' {
-                let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-                found.words.push(rest[..end].to_uppercase());
-                rest = &rest[end..];
-            } else {
-                found.qualified |= first == '.';
-                rest = &rest[first.len_utf8()..];
+        for piece in Pieces(sql) {
+            match piece {
+                Piece::Word(word) => found.words.push(word.to_uppercase()),
+                Piece::Sign('.') => found.qualified = true,
+                Piece::Sign(_) | Piece::Text => {}
+            }
+            if found.words.len() == WORDS_MAX {
+                break;
             }
         }
         found
@@ -133,6 +127,60 @@ impl Words {
 
     fn iter(&self) -> impl Iterator<Item = &str> {
         self.words.iter().map(String::as_str)
+    }
+}
+
+/// Whether nothing follows a semicolon. DuckDB's parser has accepted the text already; it makes several statements of one PIVOT.
+pub(crate) fn is_one_statement(sql: &str) -> bool {
+    let mut ended = false;
+    Pieces(sql).all(|piece| {
+        let semicolon = matches!(piece, Piece::Sign(';'));
+        let first = !ended || semicolon;
+        ended |= semicolon;
+        first
+    })
+}
+
+/// What a text consists of, without blanks and comments.
+enum Piece<'s> {
+    /// A word, quoted or not.
+    Word(&'s str),
+    /// A literal in quotation marks or dollar signs.
+    Text,
+    /// Any other character.
+    Sign(char),
+}
+
+struct Pieces<'s>(&'s str);
+
+impl<'s> Iterator for Pieces<'s> {
+    type Item = Piece<'s>;
+
+    fn next(&mut self) -> Option<Piece<'s>> {
+        loop {
+            self.0 = self.0.trim_start();
+            if self.0.starts_with("--") {
+                self.0 = self.0.split_once('\n').map_or("", |(_, after)| after);
+            } else if self.0.starts_with("/*") {
+                self.0 = after_comment(self.0);
+            } else {
+                break;
+            }
+        }
+        let text = self.0;
+        let first = text.chars().next()?;
+        let (piece, rest) = match first {
+            '"' => text[1..].split_once('"').map_or((Piece::Word(&text[1..]), ""), |(w, rest)| (Piece::Word(w), rest)),
+            '\'' => (Piece::Text, text[1..].split_once('\'').map_or("", |(_, rest)| rest)),
+            '$' if text.starts_with("$$") => (Piece::Text, text[2..].split_once("$$").map_or("", |(_, rest)| rest)),
+            c if c.is_alphanumeric() || c == '_' => {
+                let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+                (Piece::Word(&text[..end]), &text[end..])
+            }
+            c => (Piece::Sign(c), &text[c.len_utf8()..]),
+        };
+        self.0 = rest;
+        Some(piece)
     }
 }
 
@@ -178,6 +226,16 @@ mod tests {
         ] {
             assert_eq!(code(Role::Reader, kind, sql), Some(Code::ReadOnly), "{sql}");
             assert_eq!(code(Role::Writer, kind, sql), None, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_semicolon_ends_a_statement_unless_it_is_text() {
+        for one in ["PIVOT t ON c", "PIVOT t ON c; -- end\n ;", "SELECT ';' /* ; /* ; */ */, \";\", $$;$$", "SELECT 'it''s;'"] {
+            assert!(is_one_statement(one), "{one}");
+        }
+        for two in ["SELECT 1; SELECT 2", ";x", "PIVOT t ON c;/**/DROP TABLE t"] {
+            assert!(!is_one_statement(two), "{two}");
         }
     }
 

@@ -74,7 +74,9 @@ pub(super) fn asked<'a>(method: &Method, uri: &'a Uri) -> Result<Asked<'a>, Repl
     if uri.authority().is_some() || uri.scheme().is_some() {
         return Err(misspelled());
     }
-    let segments = split(uri.path()).ok_or_else(misspelled)?;
+    let Some(segments) = split(uri.path()) else {
+        return Err(if asks_for_no_table(method, uri.path()) { no_such_table() } else { misspelled() });
+    };
     let query = parameters(uri.query().unwrap_or_default()).ok_or_else(misspelled)?;
     match segments.as_slice() {
         ["v1", "config"] if method == Method::GET => {
@@ -94,6 +96,23 @@ pub(super) fn asked<'a>(method: &Method, uri: &'a Uri) -> Result<Asked<'a>, Repl
 /// The refusal of everything that has no route.
 pub(super) fn not_served() -> Reply {
     Reply::error(StatusCode::FORBIDDEN, "ForbiddenException", "this route is not served")
+}
+
+/// DuckDB takes `FROM 's3://…'` for a table's name first, and for a file only when there is no such table. A name with a slash
+/// is never sent on, so there is none.
+fn asks_for_no_table(method: &Method, path: &str) -> bool {
+    let segments: Vec<&str> = path.split('/').collect();
+    let reads = method == Method::GET || method == Method::HEAD;
+    match segments.as_slice() {
+        ["", "v1", prefix, "namespaces", namespace, "tables", name] => {
+            reads && is_unambiguous(prefix) && is_unambiguous(namespace) && decoded(name, b"").is_some_and(|n| n.contains(&b'/'))
+        }
+        _ => false,
+    }
+}
+
+fn no_such_table() -> Reply {
+    Reply::error(StatusCode::NOT_FOUND, "NoSuchTableException", "no table has a name with a slash")
 }
 
 /// The path's segments, or none if there is a second way to read it.
@@ -212,6 +231,15 @@ mod tests {
             let status = asked(&Method::GET, &uri).unwrap_err().status;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
         }
+    }
+
+    #[test]
+    fn a_file_is_not_a_table() {
+        let status = |method: Method, path: &str| asked(&method, &path.parse().unwrap()).unwrap_err().status;
+        let file = "/v1/p/namespaces/n/tables/s3%3A%2F%2Flakehouse%2Fx.parquet";
+        assert_eq!(status(Method::GET, file), StatusCode::NOT_FOUND);
+        assert_eq!(status(Method::POST, file), StatusCode::BAD_REQUEST);
+        assert_eq!(status(Method::GET, "/v1/p/namespaces/%2e%2e/tables/a%2Fb"), StatusCode::BAD_REQUEST);
     }
 
     #[test]
