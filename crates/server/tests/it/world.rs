@@ -106,11 +106,13 @@ impl World {
             if !file.exists() {
                 drop(Process::start(&dev(dir), environment, dir.join("first.log")));
             }
-            let mut text = std::fs::read_to_string(&file).unwrap();
+            let mut written: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
             for (section, name, value) in settings {
-                text.push_str(&format!("\n[{section}]\n{name} = {value}\n"));
+                let setting: toml::Table = format!("{name} = {value}").parse().unwrap();
+                let section = written.entry(*section).or_insert_with(|| toml::Table::new().into());
+                section.as_table_mut().unwrap().extend(setting);
             }
-            std::fs::write(&file, text).unwrap();
+            std::fs::write(&file, written.to_string()).unwrap();
         }
         let process = Process::start(&dev(dir), environment, dir.join("server.log"));
         let line: Value = serde_json::from_str(&process.line).unwrap();
@@ -181,10 +183,35 @@ impl World {
         self.http.get(url).bearer_auth(token).send().await.unwrap().json().await.unwrap()
     }
 
+    /// Searches the log for everything that must not be in it.
+    pub fn log_holds_no_secret(&self) {
+        let file = std::fs::read_to_string(self.dir.join("duck-server.toml")).unwrap();
+        let file: toml::Table = file.parse().unwrap();
+        let mut secrets = vec![self.acme.token.clone(), self.globex.token.clone(), "planted-bearer-token".to_owned()];
+        for (section, name) in [("auth", "jwt_secret"), ("auth", "service_token"), ("catalog", "client_secret")] {
+            secrets.push(file[section][name].as_str().unwrap().to_owned());
+        }
+        let log = std::fs::read_to_string(&self.process.log).unwrap();
+        assert!(log.contains("request_id"), "the log is there");
+        for secret in secrets {
+            assert!(!log.contains(&secret), "the log holds a secret");
+        }
+    }
+
     /// The catalog's id of a warehouse.
     pub async fn prefix(&self, warehouse: &str) -> String {
         let config = self.catalog(&format!("/v1/config?warehouse={warehouse}")).await;
         config["defaults"]["prefix"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The log of every world is searched at its end, so that every test is one of what is logged, too.
+impl Drop for World {
+    fn drop(&mut self) {
+        self.process.stop();
+        if !std::thread::panicking() {
+            self.log_holds_no_secret();
+        }
     }
 }
 
