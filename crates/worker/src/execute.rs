@@ -30,6 +30,7 @@ pub(crate) fn run(
     sink: &mut Sink,
 ) -> Result<Outcome, Failure> {
     let fail = |e: &Error| fault::of_statement(e, &session.scrub);
+    policy::check_text(&statement.sql)?;
     let connection = session.connect().map_err(|e| fail(&e))?;
     let _registered = running.attach(connection.interrupt())?;
 

@@ -9,6 +9,11 @@ use duck_contract::{Code, Role};
 use crate::fault;
 use crate::sys::duckdb::Kind;
 
+/// Refuses what is never run by its first word, before DuckDB reads the text: its parser executes some of IMPORT and EXPORT.
+pub(crate) fn check_text(sql: &str) -> Result<(), Failure> {
+    never_run(&Words::of(sql)).map_or(Ok(()), refused)
+}
+
 /// Accepts a statement of this kind and text for a worker of this role, or says why not.
 pub(crate) fn check(role: Role, kind: Kind, sql: &str) -> Result<(), Failure> {
     let words = Words::of(sql);
@@ -17,32 +22,33 @@ pub(crate) fn check(role: Role, kind: Kind, sql: &str) -> Result<(), Failure> {
         Kind::Explain => explained(role, &words),
         Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge => writes(role),
         Kind::Create => created(role, &words),
-        Kind::Drop | Kind::Alter => {
-            writes(role)?;
-            match words.get(1) {
-                Some("TABLE" | "SCHEMA" | "VIEW") => Ok(()),
-                _ => refused("Only tables and schemas can be altered or dropped."),
-            }
-        }
-        Kind::Other(_) => refused(match words.get(0) {
-            Some("ATTACH" | "DETACH") => {
-                "ATTACH and DETACH are not available: the workspace's own warehouse is attached as `lake`."
-            }
-            Some("COPY" | "EXPORT" | "IMPORT") => {
-                "COPY, EXPORT and IMPORT are not available: take the answer as Arrow, or create a table from read_parquet, \
-                 read_csv or read_json."
-            }
-            Some("INSTALL" | "LOAD" | "UPDATE") => "Extensions cannot be installed or loaded.",
-            Some("SET" | "RESET" | "PRAGMA" | "USE") => {
-                "Settings last for one request, so SET, RESET, PRAGMA and USE have nothing to act on. Name tables in full."
-            }
-            Some("BEGIN" | "START" | "COMMIT" | "ROLLBACK" | "ABORT" | "END") => {
-                "Every request is a transaction of its own."
-            }
-            Some("PREPARE" | "EXECUTE" | "DEALLOCATE") => "Send the statement with `params` instead of preparing it.",
-            _ => "Statements of this kind are not available.",
-        }),
+        Kind::Drop | Kind::Alter => match words.get(1) {
+            Some("TABLE" | "SCHEMA" | "VIEW") => writes(role),
+            _ => refused("Only tables and schemas can be altered or dropped."),
+        },
+        Kind::Other(_) => refused(never_run(&words).unwrap_or("Statements of this kind are not available.")),
     }
+}
+
+/// What is said of a statement that is never run, by its first word.
+fn never_run(words: &Words) -> Option<&'static str> {
+    Some(match words.get(0)? {
+        "ATTACH" | "DETACH" => {
+            "ATTACH and DETACH are not available: the workspace's own warehouse is attached as `lake`."
+        }
+        "COPY" | "EXPORT" | "IMPORT" => {
+            "COPY, EXPORT and IMPORT are not available: take the answer as Arrow, or create a table from read_parquet, read_csv \
+             or read_json."
+        }
+        "INSTALL" | "LOAD" => "Extensions cannot be installed or loaded.",
+        "SET" | "RESET" | "PRAGMA" | "USE" => {
+            "Settings last for one request, so SET, RESET, PRAGMA and USE have nothing to act on. Name tables in full."
+        }
+        "BEGIN" | "START" | "COMMIT" | "ROLLBACK" | "ABORT" => "Every request is a transaction of its own.",
+        "PREPARE" | "EXECUTE" | "DEALLOCATE" => "Send the statement with `params` instead of preparing it.",
+        "CALL" | "CHECKPOINT" | "VACUUM" | "ANALYZE" => "Statements of this kind are not available.",
+        _ => return None,
+    })
 }
 
 /// Accepts what DuckDB runs before a statement that it takes apart.

@@ -62,12 +62,11 @@ impl World {
         std::fs::create_dir_all(dir)?;
         let dir = dir.canonicalize()?;
         let file = dir.join("duck-server.toml");
-        let mut written = settings(&file, &dir)?;
-
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let listener = listen(&file).await?;
         let catalog_url = format!("http://{}/catalog", listener.local_addr()?);
+        let mut written = settings(&file, &dir, &catalog_url)?;
         set(&mut written, "catalog", "uri", &catalog_url);
-        set(&mut written, "catalog", "oauth2_uri", &format!("{catalog_url}/v1/oauth/tokens"));
+        set(&mut written, "catalog", "oauth2_uri", &token_url(&catalog_url));
         written.insert("listen".to_owned(), Value::String(format!("127.0.0.1:{port}")));
         let config = Config::of(written)?;
 
@@ -157,20 +156,36 @@ fn open_catalog(dir: &Path, config: &Config, store: Store) -> Result<Catalog, Fa
     )?)
 }
 
+/// The catalog's socket: on the port of the last time, if it is free.
+async fn listen(file: &Path) -> std::io::Result<TcpListener> {
+    let written: Table = std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let uri = written.get("catalog").and_then(|catalog| catalog.get("uri")).and_then(Value::as_str).unwrap_or_default();
+    let port = uri.trim_end_matches("/catalog").rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await,
+    }
+}
+
+fn token_url(catalog_url: &str) -> String {
+    format!("{catalog_url}/v1/oauth/tokens")
+}
+
 /// The settings of this folder, with secrets of its own, written once.
-fn settings(file: &Path, dir: &Path) -> Result<Table, Failed> {
+fn settings(file: &Path, dir: &Path, catalog_url: &str) -> Result<Table, Failed> {
     if !file.exists() {
         let secret = || format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let quoted = |path: PathBuf| Value::String(path.to_string_lossy().into_owned()).to_string();
         let text = format!(
-            "# Made by `duck-server dev`. `duck-server token --config` mints from it; `duck-server serve --config` needs\n\
-             # LAKEHOUSE_CATALOG_URI besides.\n\n\
+            "# Made by `duck-server dev`. `duck-server token --config` mints from it; `duck-server serve --config` is a second\n\
+             # server on the same catalog while `dev` runs.\n\n\
              [auth]\njwt_secret = \"{}\"\nservice_token = \"{}\"\n\n\
              [warehouse]\nprefix = \"duck-dev\"\nplace = \"s3://lakehouse/{{warehouse}}/\"\n\n\
-             [catalog]\nuri = \"http://127.0.0.1:1/catalog\"\nclient_id = \"duck-server\"\nclient_secret = \"{}\"\n\n\
+             [catalog]\nuri = \"{catalog_url}\"\noauth2_uri = \"{}\"\nclient_id = \"duck-server\"\nclient_secret = \"{}\"\n\n\
              [storage]\nkind = \"local\"\npath = {}\nledger_path = {}\n",
             secret(),
             secret(),
+            token_url(catalog_url),
             secret(),
             quoted(dir.join("store")),
             quoted(dir.join("deferred-deletes.jsonl")),

@@ -39,12 +39,12 @@ async fn a_foreign_path_is_refused_however_it_is_spelled() {
             let body = json!({"sql": format!("SELECT * FROM {function}('{path}')"), "format": "json"});
             let answer = world.acme.post(&body).await;
             let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
-            // An escape stays a literal key inside the own prefix: then there is simply nothing.
-            let inside = path.contains("%2e%2e");
-            let empty = status == 200 && text.contains("\"rows\":[]");
-            let nothing = inside && (empty || status == 400 || status == 503);
-            assert!(nothing || text.contains("\"outside_warehouse\""), "{function} {path}: {status} {text}");
-            assert!(!text.contains(foreign.as_str()) && !text.contains("root:"), "{text}");
+            // An escape stays a literal key inside the own prefix: then there is simply nothing. And glob gives back a path
+            // without wildcards as it came, without looking.
+            let inside = path.contains("%2e%2e") && status != 200;
+            let echo = function == "glob" && text.contains(&format!("\"rows\":[[\"{path}\"]]"));
+            assert!(inside || echo || text.contains("\"outside_warehouse\""), "{function} {path}: {status} {text}");
+            assert!(echo || !text.contains(foreign.as_str()) && !text.contains("root:"), "{text}");
         }
     }
 }
@@ -126,7 +126,7 @@ async fn poison(world: &World, table: &str, manifest_list: &str) {
         "requirements": [],
         "updates": [
             {"action": "add-snapshot", "snapshot": {
-                "snapshot-id": 4_242, "sequence-number": 1, "timestamp-ms": 4_000_000_000_000_i64,
+                "snapshot-id": 4_242, "sequence-number": 1, "timestamp-ms": now_ms(),
                 "manifest-list": manifest_list, "summary": {"operation": "append"}, "schema-id": 0}},
             {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 4_242},
         ],
@@ -135,4 +135,9 @@ async fn poison(world: &World, table: &str, manifest_list: &str) {
     let answer = world.http.post(url).bearer_auth(token).json(&body).send().await.unwrap();
     let (status, text) = (answer.status(), answer.text().await.unwrap());
     assert!(status.is_success(), "{status} {text}");
+}
+
+fn now_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
 }

@@ -321,6 +321,6 @@ pub fn python(program: &str, input: &Value) -> Value {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-    assert!(child.wait().unwrap().success(), "{program}: {err}");
+    assert!(child.wait().unwrap().success(), "{program}: {}", &err[err.len().saturating_sub(3_000)..]);
     serde_json::from_str(&out).unwrap()
 }
