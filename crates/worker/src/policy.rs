@@ -69,11 +69,14 @@ fn refused(sentence: &str) -> Result<(), Failure> {
 
 /// EXPLAIN ANALYZE runs what it explains, so that counts as what it is.
 fn explained(role: Role, words: &Words) -> Result<(), Failure> {
-    let inner = words.iter().find(|w| !matches!(*w, "EXPLAIN" | "ANALYZE" | "FORMAT" | "JSON" | "TEXT" | "HTML" | "GRAPHVIZ"));
+    let inner = words
+        .iter()
+        .find(|w| !matches!(*w, "EXPLAIN" | "ANALYZE" | "FORMAT" | "JSON" | "TEXT" | "HTML" | "GRAPHVIZ"));
     match inner {
-        Some("SELECT" | "WITH" | "FROM" | "VALUES" | "TABLE" | "DESCRIBE" | "SHOW" | "SUMMARIZE" | "PIVOT" | "UNPIVOT") => {
-            Ok(())
-        }
+        Some(
+            "SELECT" | "WITH" | "FROM" | "VALUES" | "TABLE" | "DESCRIBE" | "SHOW" | "SUMMARIZE" | "PIVOT"
+            | "UNPIVOT",
+        ) => Ok(()),
         Some("INSERT" | "UPDATE" | "DELETE" | "MERGE") => writes(role),
         _ => refused("Only statements that read, INSERT, UPDATE, DELETE and MERGE can be explained."),
     }
@@ -91,7 +94,9 @@ fn created(role: Role, words: &Words) -> Result<(), Failure> {
     match rest.next() {
         Some("TABLE" | "SCHEMA" | "VIEW") => writes(role)?,
         Some("SECRET" | "PERSISTENT") => return refused("Secrets cannot be created."),
-        _ => return refused("Only tables and schemas can be created, or temporary tables, views and macros."),
+        _ => {
+            return refused("Only tables and schemas can be created, or temporary tables, views and macros.");
+        }
     }
     let name = rest.find(|w| !matches!(*w, "IF" | "NOT" | "EXISTS"));
     match name {
@@ -176,9 +181,13 @@ impl<'s> Iterator for Pieces<'s> {
         let text = self.0;
         let first = text.chars().next()?;
         let (piece, rest) = match first {
-            '"' => text[1..].split_once('"').map_or((Piece::Word(&text[1..]), ""), |(w, rest)| (Piece::Word(w), rest)),
+            '"' => text[1..]
+                .split_once('"')
+                .map_or((Piece::Word(&text[1..]), ""), |(w, rest)| (Piece::Word(w), rest)),
             '\'' => (Piece::Text, text[1..].split_once('\'').map_or("", |(_, rest)| rest)),
-            '$' if text.starts_with("$$") => (Piece::Text, text[2..].split_once("$$").map_or("", |(_, rest)| rest)),
+            '$' if text.starts_with("$$") => {
+                (Piece::Text, text[2..].split_once("$$").map_or("", |(_, rest)| rest))
+            }
             c if c.is_alphanumeric() || c == '_' => {
                 let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
                 (Piece::Word(&text[..end]), &text[end..])
@@ -237,7 +246,12 @@ mod tests {
 
     #[test]
     fn a_semicolon_ends_a_statement_unless_it_is_text() {
-        for one in ["PIVOT t ON c", "PIVOT t ON c; -- end\n ;", "SELECT ';' /* ; /* ; */ */, \";\", $$;$$", "SELECT 'it''s;'"] {
+        for one in [
+            "PIVOT t ON c",
+            "PIVOT t ON c; -- end\n ;",
+            "SELECT ';' /* ; /* ; */ */, \";\", $$;$$",
+            "SELECT 'it''s;'",
+        ] {
             assert!(is_one_statement(one), "{one}");
         }
         for two in ["SELECT 1; SELECT 2", ";x", "PIVOT t ON c;/**/DROP TABLE t"] {

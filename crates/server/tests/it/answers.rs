@@ -23,7 +23,11 @@ async fn the_same_text_answers_from_each_organisations_own_table() {
 async fn a_table_is_found_by_each_of_its_names() {
     let world = shared().await;
     for name in ["ds_toydemo001", "datasets.ds_toydemo001", "lake.datasets.ds_toydemo001"] {
-        assert_eq!(world.acme.rows(&format!("SELECT count(*) FROM {name}")).await, json!([[5_000]]), "{name}");
+        assert_eq!(
+            world.acme.rows(&format!("SELECT count(*) FROM {name}")).await,
+            json!([[5_000]]),
+            "{name}"
+        );
     }
 }
 
@@ -68,10 +72,14 @@ async fn parameters_are_bound_by_position_and_by_name() {
     };
     assert_eq!(ask("SELECT ? || ?", json!(["a", "b"])).await, json!([["ab"]]));
     assert_eq!(ask("SELECT $2, $1", json!([1, null])).await, json!([[null, 1]]));
-    assert_eq!(ask("SELECT $x::INT + 1, $y", json!({"y": "'; DROP", "x": 41})).await, json!([[42, "'; DROP"]]));
+    assert_eq!(
+        ask("SELECT $x::INT + 1, $y", json!({"y": "'; DROP", "x": 41})).await,
+        json!([[42, "'; DROP"]])
+    );
     let sql = "SELECT count(*) FROM ds_toydemo001 WHERE order_id <= $n";
     assert_eq!(ask(sql, json!({"n": 7})).await, json!([[7]]));
-    for (sql, params) in [("SELECT ?", json!([])), ("SELECT ?", json!([[1]])), ("SELECT $a", json!({"b": 1}))] {
+    for (sql, params) in [("SELECT ?", json!([])), ("SELECT ?", json!([[1]])), ("SELECT $a", json!({"b": 1}))]
+    {
         let problem = world.acme.problem(&json!({"sql": sql, "params": params})).await;
         assert_eq!(problem.code, Code::SqlParameters);
     }
@@ -81,11 +89,17 @@ async fn parameters_are_bound_by_position_and_by_name() {
 async fn rows_end_at_max_rows_and_say_so() {
     let world = shared().await;
     let answer = world.acme.post(&json!({"sql": "FROM range(10)", "max_rows": 10})).await;
-    assert_eq!((&answer.headers()["x-row-count"], &answer.headers()["x-truncated"]), (&"10".parse().unwrap(), &"false".parse().unwrap()));
+    assert_eq!(
+        (&answer.headers()["x-row-count"], &answer.headers()["x-truncated"]),
+        (&"10".parse().unwrap(), &"false".parse().unwrap())
+    );
     let answer = world.acme.json(json!({"sql": "FROM range(10)", "max_rows": 3, "format": "json"})).await;
-    assert_eq!(answer, json!({
-        "columns": [{"name": "range", "type": "BIGINT"}], "rows": [[0], [1], [2]], "row_count": 3, "truncated": true
-    }));
+    assert_eq!(
+        answer,
+        json!({
+            "columns": [{"name": "range", "type": "BIGINT"}], "rows": [[0], [1], [2]], "row_count": 3, "truncated": true
+        })
+    );
     let answer = world.acme.json(json!({"sql": "FROM range(10)", "max_rows": 0, "format": "json"})).await;
     assert_eq!((answer["row_count"].as_i64(), answer["truncated"].as_bool()), (Some(0), Some(true)));
 }
@@ -98,7 +112,10 @@ async fn a_long_answer_tells_its_counts_in_trailers() {
     assert_eq!(head.headers["trailer"], "x-row-count, x-truncated");
     assert!(bytes.len() > 1 << 20);
     let trailers = trailers.unwrap();
-    assert_eq!((&trailers["x-row-count"], &trailers["x-truncated"]), (&"90000".parse().unwrap(), &"true".parse().unwrap()));
+    assert_eq!(
+        (&trailers["x-row-count"], &trailers["x-truncated"]),
+        (&"90000".parse().unwrap(), &"true".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -127,7 +144,8 @@ async fn a_pivot_is_one_statement() {
     let world = shared().await;
     let sql = "PIVOT (SELECT country, quantity FROM ds_toydemo001) ON country USING count(*)";
     let answer = world.acme.json(json!({"sql": sql, "format": "json"})).await;
-    let names: Vec<&str> = answer["columns"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        answer["columns"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["quantity", "DE", "ES", "FR", "MX"]);
 }
 
@@ -147,7 +165,8 @@ async fn raw(
 ) -> Result<(http::response::Parts, bytes::Bytes, Option<http::HeaderMap>), Box<dyn std::error::Error>> {
     let address = who.url.trim_start_matches("http://");
     let stream = tokio::net::TcpStream::connect(address).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let request = http::Request::post("/query")
         .header("host", address)

@@ -116,7 +116,10 @@ async fn statements_that_are_never_run_are_refused_with_a_sentence() {
 #[tokio::test]
 async fn what_duckdb_cannot_do_on_iceberg_is_said() {
     let world = shared().await;
-    for sql in ["CREATE VIEW lake.datasets.v AS SELECT 1", "CREATE OR REPLACE TABLE lake.datasets.ds_toydemo001 AS SELECT 1 AS a"] {
+    for sql in [
+        "CREATE VIEW lake.datasets.v AS SELECT 1",
+        "CREATE OR REPLACE TABLE lake.datasets.ds_toydemo001 AS SELECT 1 AS a",
+    ] {
         refused_writing(&world.acme, sql, Code::NotSupported).await;
     }
     assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5_000]]));
@@ -136,7 +139,10 @@ async fn a_statement_that_eats_memory_or_the_stack_harms_nobody() {
     let world = World::start(&[]).await;
     let greedy: [(&str, &[Code]); 3] = [
         ("SELECT list_sort(range(150000000))[1]", &[Code::OutOfMemory]),
-        ("SELECT length(string_agg(repeat('x', 100000000), '')) FROM range(40)", &[Code::OutOfMemory, Code::EngineLost, Code::SqlRuntime]),
+        (
+            "SELECT length(string_agg(repeat('x', 100000000), '')) FROM range(40)",
+            &[Code::OutOfMemory, Code::EngineLost, Code::SqlRuntime],
+        ),
         ("SELECT json_structure(repeat('[', 200000))", &[Code::EngineLost, Code::SqlRuntime]),
     ];
     for (sql, codes) in greedy {

@@ -11,7 +11,8 @@ async fn a_foreign_catalog_is_not_there() {
     for name in ["globex", "lake_b", "\"duck-dev-w_globex\""] {
         refused(&world.acme, &format!("SELECT * FROM {name}.datasets.sites"), Code::SqlBinding).await;
     }
-    let attach = format!("ATTACH '{}' AS g (TYPE iceberg, ENDPOINT '{}')", world.globex.warehouse, world.catalog_url);
+    let attach =
+        format!("ATTACH '{}' AS g (TYPE iceberg, ENDPOINT '{}')", world.globex.warehouse, world.catalog_url);
     refused(&world.acme, &attach, Code::StatementRefused).await;
     refused_writing(&world.acme, &attach, Code::StatementRefused).await;
 }
@@ -43,7 +44,10 @@ async fn a_foreign_path_is_refused_however_it_is_spelled() {
             // without wildcards as it came, without looking.
             let inside = path.contains("%2e%2e") && status != 200;
             let echo = function == "glob" && text.contains(&format!("\"rows\":[[\"{path}\"]]"));
-            assert!(inside || echo || text.contains("\"outside_warehouse\""), "{function} {path}: {status} {text}");
+            assert!(
+                inside || echo || text.contains("\"outside_warehouse\""),
+                "{function} {path}: {status} {text}"
+            );
             assert!(echo || !text.contains(foreign.as_str()) && !text.contains("root:"), "{text}");
         }
     }
@@ -52,7 +56,8 @@ async fn a_foreign_path_is_refused_however_it_is_spelled() {
 #[tokio::test]
 async fn nothing_is_written_outside_the_own_prefix() {
     let world = shared().await;
-    let before: Vec<String> = world.stored().into_iter().filter(|key| key.starts_with(&world.globex.warehouse)).collect();
+    let before: Vec<String> =
+        world.stored().into_iter().filter(|key| key.starts_with(&world.globex.warehouse)).collect();
     let foreign = format!("s3://lakehouse/{}", world.globex.warehouse);
     for sql in [
         format!("CREATE TABLE lake.datasets.evil(i INTEGER) WITH (location = '{foreign}/evil')"),
@@ -63,7 +68,8 @@ async fn nothing_is_written_outside_the_own_prefix() {
     }
     let copy = format!("COPY (SELECT 1) TO '{foreign}/x.parquet'");
     refused_writing(&world.acme, &copy, Code::StatementRefused).await;
-    let after: Vec<String> = world.stored().into_iter().filter(|key| key.starts_with(&world.globex.warehouse)).collect();
+    let after: Vec<String> =
+        world.stored().into_iter().filter(|key| key.starts_with(&world.globex.warehouse)).collect();
     assert_eq!(before, after);
 }
 
@@ -72,8 +78,14 @@ async fn a_session_knows_no_secret_that_opens_anything() {
     let world = shared().await;
     let file = std::fs::read_to_string(world.dir.join("duck-server.toml")).unwrap();
     let file: toml::Table = file.parse().unwrap();
-    let secrets = [&file["auth"]["jwt_secret"], &file["auth"]["service_token"], &file["catalog"]["client_secret"]];
-    for sql in ["SELECT * FROM duckdb_secrets()", "SELECT * FROM duckdb_settings()", "SELECT * FROM duckdb_databases()", "SELECT getenv('PATH')"] {
+    let secrets =
+        [&file["auth"]["jwt_secret"], &file["auth"]["service_token"], &file["catalog"]["client_secret"]];
+    for sql in [
+        "SELECT * FROM duckdb_secrets()",
+        "SELECT * FROM duckdb_settings()",
+        "SELECT * FROM duckdb_databases()",
+        "SELECT getenv('PATH')",
+    ] {
         let answer = world.acme.post(&json!({"sql": sql, "format": "json"})).await.text().await.unwrap();
         for secret in secrets {
             assert!(!answer.contains(secret.as_str().unwrap()), "{sql}: {answer}");

@@ -54,7 +54,11 @@ async fn a_worker_killed_in_mid_stream_fails_its_own_request_loudly_and_no_other
     let (mut hurt, mut well) = (hurt.bytes_stream(), well.bytes_stream());
     assert!(hurt.next().await.unwrap().is_ok() && well.next().await.unwrap().is_ok());
 
-    rustix::process::kill_process(rustix::process::Pid::from_raw(victim).unwrap(), rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(victim).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
 
     let mut broken = false;
     while let Some(piece) = hurt.next().await {
@@ -74,7 +78,10 @@ async fn a_client_that_goes_away_stops_its_statement() {
     let world = World::start(&[("query", "rows_max", "1000000000000")]).await;
     let seeders = world.workers();
     // One that waits for its first byte, and one in the middle of its answer.
-    for sql in ["SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b", "FROM range(1000000000000)"] {
+    for sql in [
+        "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b",
+        "FROM range(1000000000000)",
+    ] {
         let body = json!({"sql": sql});
         let gone = tokio::time::timeout(std::time::Duration::from_millis(500), async {
             let mut rows = world.acme.post(&body).await.bytes_stream();
@@ -95,7 +102,8 @@ async fn a_client_that_goes_away_stops_its_statement() {
 
 #[tokio::test]
 async fn a_tenant_at_its_cap_is_told_to_wait() {
-    let world = World::start(&[("limits", "tenant_running_max", "1"), ("limits", "wait_ms_max", "200")]).await;
+    let world =
+        World::start(&[("limits", "tenant_running_max", "1"), ("limits", "wait_ms_max", "200")]).await;
     let slow = json!({"sql": "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b", "timeout_ms": 3000});
     let busy = tokio::spawn({
         let (acme, slow) = (world.acme.clone(), slow.clone());

@@ -28,9 +28,16 @@ const SHELL: &str = "\"$@\" </dev/null & p=$!; cat >/dev/null; kill -TERM $p 2>/
 impl Process {
     /// Starts `duck-server` with these arguments and waits for its first line.
     pub fn start(arguments: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Process {
+        let program = [env!("CARGO_BIN_EXE_duck-server")];
+        let all: Vec<&str> = program.iter().chain(arguments).copied().collect();
+        Process::run(&all, environment, log)
+    }
+
+    /// The same for any command.
+    pub fn run(command: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Process {
         let mut shell = Command::new("sh")
-            .args(["-c", SHELL, "sh", env!("CARGO_BIN_EXE_duck-server")])
-            .args(arguments)
+            .args(["-c", SHELL, "sh"])
+            .args(command)
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -70,7 +77,7 @@ pub struct World {
     pub globex: Organisation,
     pub pid: i32,
     pub http: reqwest::Client,
-    _home: Option<TempDir>,
+    home: Option<TempDir>,
 }
 
 /// Somebody with a token.
@@ -94,11 +101,12 @@ impl World {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().to_owned();
         let mut world = World::open(&dir, settings, &[]).await;
-        world._home = Some(home);
+        world.home = Some(home);
         world
     }
 
     /// A server on a folder that stays.
+    #[allow(clippy::unused_async)] // as `start`, for whoever calls either
     pub async fn open(dir: &Path, settings: &[(&str, &str, &str)], environment: &[(&str, &str)]) -> World {
         let file = dir.join("duck-server.toml");
         if !settings.is_empty() {
@@ -134,7 +142,7 @@ impl World {
             pid: i32::try_from(line["pid"].as_i64().unwrap()).unwrap(),
             http: http.clone(),
             process,
-            _home: None,
+            home: None,
         }
     }
 
@@ -187,8 +195,11 @@ impl World {
     pub fn log_holds_no_secret(&self) {
         let file = std::fs::read_to_string(self.dir.join("duck-server.toml")).unwrap();
         let file: toml::Table = file.parse().unwrap();
-        let mut secrets = vec![self.acme.token.clone(), self.globex.token.clone(), "planted-bearer-token".to_owned()];
-        for (section, name) in [("auth", "jwt_secret"), ("auth", "service_token"), ("catalog", "client_secret")] {
+        let mut secrets =
+            vec![self.acme.token.clone(), self.globex.token.clone(), "planted-bearer-token".to_owned()];
+        for (section, name) in
+            [("auth", "jwt_secret"), ("auth", "service_token"), ("catalog", "client_secret")]
+        {
             secrets.push(file[section][name].as_str().unwrap().to_owned());
         }
         let log = std::fs::read_to_string(&self.process.log).unwrap();
@@ -220,7 +231,7 @@ fn dev(dir: &Path) -> [&str; 8] {
 }
 
 fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(120)).build().unwrap()
+    reqwest::Client::builder().no_proxy().timeout(Duration::from_mins(2)).build().unwrap()
 }
 
 fn children(pid: i32) -> Vec<i32> {
@@ -245,7 +256,13 @@ pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
 impl Organisation {
     /// `POST /query` with this body.
     pub async fn post(&self, body: &Value) -> reqwest::Response {
-        self.http.post(format!("{}/query", self.url)).bearer_auth(&self.token).json(body).send().await.unwrap()
+        self.http
+            .post(format!("{}/query", self.url))
+            .bearer_auth(&self.token)
+            .json(body)
+            .send()
+            .await
+            .unwrap()
     }
 
     /// The rows of a statement that must succeed, as JSON.
