@@ -36,7 +36,10 @@ fn the_committed_schema_is_what_the_types_say() {
         std::fs::write(&file, generated()).unwrap();
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(committed == generated(), "crates/contract/schema.json is stale: run `UPDATE_SCHEMA=1 cargo test -p duck-contract schema` and commit it");
+    assert!(
+        committed == generated(),
+        "crates/contract/schema.json is stale: run `UPDATE_SCHEMA=1 cargo test -p duck-contract schema` and commit it"
+    );
 }
 
 #[test]
