@@ -21,7 +21,7 @@ ci:
 
 # The measurements of docs/performance.md
 bench *arguments:
-    cargo bench --workspace --locked {{ arguments }}
+    ./scripts/bench.sh {{ arguments }}
 
 # Rewrite crates/contract/schema.json from the types
 schema:
