@@ -164,7 +164,7 @@ fn settings(file: &Path, dir: &Path) -> Result<Table, Failed> {
         let quoted = |path: PathBuf| Value::String(path.to_string_lossy().into_owned()).to_string();
         let text = format!(
             "# Made by `duck-server dev`. `duck-server token --config` mints from it; `duck-server serve --config` needs\n\
-             # LAKEHOUSE_CATALOG_URI besides.\n\n\
+             # LAKEHOUSE_CATALOG_URI and LAKEHOUSE_OAUTH2_URI (the same with /v1/oauth/tokens behind it) besides.\n\n\
              [auth]\njwt_secret = \"{}\"\nservice_token = \"{}\"\n\n\
              [warehouse]\nprefix = \"duck-dev\"\nplace = \"s3://lakehouse/{{warehouse}}/\"\n\n\
              [catalog]\nuri = \"http://127.0.0.1:1/catalog\"\nclient_id = \"duck-server\"\nclient_secret = \"{}\"\n\n\

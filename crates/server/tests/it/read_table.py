@@ -1,12 +1,16 @@
 """Reads tables with PyIceberg, which shares no code with DuckDB or with this project.
 
-Input: {catalog, token, warehouse, store, table}. Output: {rows: [[text, ...], ...], metadata_location, snapshot_id}, each value
-as Python's repr, sorted.
+Input: {catalog, token, warehouse, table} and either {store}, the folder that the storage door serves, or {s3: {endpoint,
+access-key-id, secret-access-key, region}}; {tables: [...]} instead of {table} for several. Output for a table: {rows: [[text, ...],
+...], metadata_location, snapshot_id, files}, each value as Python's repr, rows sorted; files are all that the current metadata
+refers to, over all snapshots. Output for several: an object of these.
 """
 
 import json
 import os
 import sys
+
+os.environ["TZ"] = "UTC"
 
 import pyarrow.fs as pafs
 from pyiceberg.catalog.rest import RestCatalog
@@ -16,34 +20,41 @@ ask = json.load(sys.stdin)
 
 
 class FolderIO(PyArrowFileIO):
-    """Finds s3://bucket/key at {store}/bucket/key: the folder that the storage door serves."""
+    """Finds s3://bucket/key at {store}/bucket/key."""
 
-    def fs_by_scheme(self, scheme, netloc):
-        return pafs.SubTreeFileSystem(ask["store"], pafs.LocalFileSystem())
+    def __init__(self, properties={}):
+        super().__init__(properties)
+        self.fs_by_scheme = lambda scheme, netloc: pafs.SubTreeFileSystem(ask["store"], pafs.LocalFileSystem())
 
     @staticmethod
     def parse_location(location, properties={}):
         return "s3", "", location.removeprefix("s3://")
 
 
-sys.modules["folder_io"] = sys.modules["__main__"]
-catalog = RestCatalog(
-    "test",
-    uri=ask["catalog"],
-    warehouse=ask["warehouse"],
-    token=ask["token"],
-    **{"py-io-impl": "folder_io.FolderIO"},
-)
-table = catalog.load_table(ask["table"])
-os.environ["TZ"] = "UTC"
-rows = table.scan().to_arrow().to_pylist()
-snapshot = table.current_snapshot()
-print(
-    json.dumps(
-        {
-            "rows": sorted([repr(value) for value in row.values()] for row in rows),
-            "metadata_location": table.metadata_location,
-            "snapshot_id": snapshot.snapshot_id if snapshot else None,
-        }
-    )
-)
+def read(catalog, name):
+    table = catalog.load_table(name)
+    snapshot = table.current_snapshot()
+    files = {table.metadata_location}
+    for each in table.metadata.snapshots:
+        files.add(each.manifest_list)
+        for manifest in each.manifests(table.io):
+            files.add(manifest.manifest_path)
+            files.update(entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True))
+    return {
+        "rows": sorted([repr(value) for value in row.values()] for row in table.scan().to_arrow().to_pylist()),
+        "metadata_location": table.metadata_location,
+        "snapshot_id": snapshot.snapshot_id if snapshot else None,
+        "files": sorted(files),
+    }
+
+
+sys.modules["read_table"] = sys.modules["__main__"]
+if "s3" in ask:
+    properties = {f"s3.{name}": value for name, value in ask["s3"].items()}
+else:
+    properties = {"py-io-impl": "read_table.FolderIO"}
+catalog = RestCatalog("test", uri=ask["catalog"], warehouse=ask["warehouse"], token=ask["token"], **properties)
+if "tables" in ask:
+    print(json.dumps({name: read(catalog, name) for name in ask["tables"]}))
+else:
+    print(json.dumps(read(catalog, ask["table"])))
