@@ -2,6 +2,8 @@
 //! (`bin/` beside `lib/`), then the checkout.
 use std::path::Path;
 
+// A build script has no configuration but its environment.
+#[allow(clippy::disallowed_methods)]
 fn main() {
     println!("cargo:rerun-if-env-changed=DUCKDB_LIB_DIR");
     let Some(dir) = std::env::var_os("DUCKDB_LIB_DIR") else {

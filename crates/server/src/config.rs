@@ -121,8 +121,15 @@ impl Config {
         let worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
         let query = section::<journey::Settings>(&mut written, "query", &mut faults);
         let top = parse::<Top>(Value::Table(written), "", &mut faults);
-        let (Some(auth), Some(warehouse), Some(catalog), Some(storage), Some(limits), Some(pool), Some(worker)) =
-            (auth, warehouse, catalog, storage, limits, pool, worker)
+        let (
+            Some(auth),
+            Some(warehouse),
+            Some(catalog),
+            Some(storage),
+            Some(limits),
+            Some(pool),
+            Some(worker),
+        ) = (auth, warehouse, catalog, storage, limits, pool, worker)
         else {
             return Err(Faults(faults));
         };

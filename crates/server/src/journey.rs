@@ -48,14 +48,31 @@ pub struct Journey {
 
 impl Journey {
     /// Verify, govern, admit, lease, run.
-    pub async fn run(&self, authorization: Option<&str>, id: &str, ask: QueryRequest) -> Result<Answer, Fault> {
+    pub async fn run(
+        &self,
+        authorization: Option<&str>,
+        id: &str,
+        ask: QueryRequest,
+    ) -> Result<Answer, Fault> {
         let deadline = self.deadline(ask.timeout_ms);
         let caller = self.auth.verify(authorization)?;
         let permit = self.governance.permit(&caller, wish(&ask))?;
-        tracing::info!(warehouse = permit.warehouse.name(), subject = caller.subject(), role = permit.role.as_str(), "admitted");
+        tracing::info!(
+            warehouse = permit.warehouse.name(),
+            subject = caller.subject(),
+            role = permit.role.as_str(),
+            "admitted"
+        );
         let slot = self.limits.admit(&permit, deadline).await?;
         let lease = self.pool.lease(&permit, deadline).await?;
-        query::run(slot, lease, &self.statement(id, ask), deadline, Duration::from_millis(self.settings.grace_ms)).await
+        query::run(
+            slot,
+            lease,
+            &self.statement(id, ask),
+            deadline,
+            Duration::from_millis(self.settings.grace_ms),
+        )
+        .await
     }
 
     fn deadline(&self, timeout_ms: Option<u64>) -> Instant {

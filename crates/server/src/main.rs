@@ -109,7 +109,8 @@ fn main() -> ExitCode {
 
 fn start_log(log: Log, level: &str) {
     // s3s reports every request that the storage door refuses as an error of its own.
-    let filter = EnvFilter::try_new(format!("{level},s3s=off")).unwrap_or_else(|_| EnvFilter::new("info,s3s=off"));
+    let filter =
+        EnvFilter::try_new(format!("{level},s3s=off")).unwrap_or_else(|_| EnvFilter::new("info,s3s=off"));
     let log_to = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match log {
         Log::Text => log_to.with_ansi(false).init(),
@@ -126,7 +127,8 @@ fn run(command: Command) -> Result<(), Failed> {
             if !is_workspace_id(&workspace) {
                 return Err("a workspace is letters, digits, `-` and `_`".into());
             }
-            let minted = Auth::new(file.load()?.auth).mint(&workspace, &subject, write, Duration::from_secs(ttl));
+            let minted =
+                Auth::new(file.load()?.auth).mint(&workspace, &subject, write, Duration::from_secs(ttl));
             say(&minted.ok_or("no auth.jwt_secret is configured, so no token can be minted")?)
         }
         Command::Check { file } => say(toml::to_string(&file.load()?)?.trim_end()),

@@ -52,7 +52,8 @@ impl Settings {
 /// The template with a name in it.
 pub(crate) fn template(template: &str, warehouse: &str) -> Option<Place> {
     let rest = template.strip_prefix("s3://")?;
-    let rest = if rest.contains(HOLE) { rest.to_owned() } else { format!("{}/{HOLE}", rest.trim_end_matches('/')) };
+    let rest =
+        if rest.contains(HOLE) { rest.to_owned() } else { format!("{}/{HOLE}", rest.trim_end_matches('/')) };
     let (bucket, prefix) = rest.split_once('/').unwrap_or((&rest, ""));
     let prefix = prefix.trim_end_matches('/');
     let sound = |part: &str| !part.is_empty() && part != "." && part != "..";
@@ -119,7 +120,13 @@ mod tests {
         assert_eq!(place("s3://lakehouse/prod/{warehouse}").as_deref(), Some("s3://lakehouse/prod/c-w_a/"));
         assert_eq!(place("s3://{warehouse}/").as_deref(), Some("s3://c-w_a/"));
         assert_eq!(place("s3://lakehouse").as_deref(), Some("s3://lakehouse/c-w_a/"));
-        for wrong in ["lakehouse/{warehouse}", "s3:///{warehouse}", "s3://a/../{warehouse}/", "s3://{warehouse}/x/", "s3://a/{warehouse}/x"] {
+        for wrong in [
+            "lakehouse/{warehouse}",
+            "s3:///{warehouse}",
+            "s3://a/../{warehouse}/",
+            "s3://{warehouse}/x/",
+            "s3://a/{warehouse}/x",
+        ] {
             assert_eq!(place(wrong), None, "{wrong}");
         }
     }

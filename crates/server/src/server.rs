@@ -61,7 +61,10 @@ impl Server {
             if config.worker.sandbox == SandboxMode::Require {
                 return Err(StartError::Sandbox(sandbox));
             }
-            tracing::error!(?sandbox, "THE SANDBOX IS INCOMPLETE: a taken-over engine could read this machine's files");
+            tracing::error!(
+                ?sandbox,
+                "THE SANDBOX IS INCOMPLETE: a taken-over engine could read this machine's files"
+            );
         }
         let runtime = Runtime::make(config.runtime_dir.clone()).map_err(step("make the runtime folder"))?;
         let passes = Passes::default();
@@ -96,7 +99,8 @@ impl Server {
             http_timeout_s: (config.catalog.change_time_max() + SETTLE_MARGIN).as_secs(),
             runtime: runtime.path.clone(),
         };
-        let pool = Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
+        let pool =
+            Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
         let facts = Facts {
             auth: config.auth.modes(),
             storage: storage_kind(config.storage.kind),
@@ -185,7 +189,8 @@ struct Runtime {
 
 impl Runtime {
     fn make(path: Option<PathBuf>) -> std::io::Result<Self> {
-        let path = path.unwrap_or_else(|| std::env::temp_dir().join(format!("duck-server-{}", std::process::id())));
+        let path =
+            path.unwrap_or_else(|| std::env::temp_dir().join(format!("duck-server-{}", std::process::id())));
         std::fs::create_dir_all(&path)?;
         // Workers run as another user and enter only their own directory below.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711))?;

@@ -30,6 +30,7 @@ pub(crate) fn run(
     sink: &mut Sink,
 ) -> Result<Outcome, Failure> {
     let fail = |e: &Error| fault::of_statement(e, &session.scrub);
+    policy::check_text(&statement.sql)?;
     let connection = session.connect().map_err(|e| fail(&e))?;
     let _registered = running.attach(connection.interrupt())?;
 
@@ -87,11 +88,16 @@ fn bind(prepared: &Prepared<'_>, params: Option<&Params>) -> Result<(), Failure>
         Some(Params::Named(values)) => values.len(),
     };
     if given != names.len() {
-        return Err(wrong(format!("The statement has {} parameters, and {given} values were sent.", names.len())));
+        return Err(wrong(format!(
+            "The statement has {} parameters, and {given} values were sent.",
+            names.len()
+        )));
     }
     for (index, name) in (1_u64..).zip(&names) {
         let value = match params {
-            Some(Params::Positional(values)) => name.parse::<usize>().ok().and_then(|i| values.get(i.checked_sub(1)?)),
+            Some(Params::Positional(values)) => {
+                name.parse::<usize>().ok().and_then(|i| values.get(i.checked_sub(1)?))
+            }
             Some(Params::Named(values)) => values.get(name.as_str()),
             None => None,
         };
@@ -101,7 +107,9 @@ fn bind(prepared: &Prepared<'_>, params: Option<&Params>) -> Result<(), Failure>
         let value = value_of(value).ok_or_else(|| {
             wrong(format!("The value for `${name}` is not null, a boolean, a number or a string."))
         })?;
-        prepared.bind(index, &value).map_err(|e| wrong(format!("The value for `${name}` cannot be bound: {}", e.0)))?;
+        prepared
+            .bind(index, &value)
+            .map_err(|e| wrong(format!("The value for `${name}` cannot be bound: {}", e.0)))?;
     }
     Ok(())
 }

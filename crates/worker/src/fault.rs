@@ -56,8 +56,10 @@ impl Scrub {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Exception {
-    exception_type: String,
-    exception_message: String,
+    #[serde(rename = "exception_type")]
+    kind: String,
+    #[serde(rename = "exception_message")]
+    message: String,
     position: Option<String>,
 }
 
@@ -74,38 +76,44 @@ impl Exception {
         }
         let (kind, message) = text.split_once(" Error: ").unwrap_or(("", text));
         let kind = kind.rsplit('\n').next().unwrap_or_default();
-        Exception { exception_type: kind.to_owned(), exception_message: message.to_owned(), position: None }
+        Exception { kind: kind.to_owned(), message: message.to_owned(), position: None }
     }
 }
 
 /// The failure of a statement.
 pub(crate) fn of_statement(error: &Error, scrub: &Scrub) -> Failure {
     let exception = Exception::read(error);
-    let words = scrub.clean(&exception.exception_message);
+    let words = scrub.clean(&exception.message);
     let (code, message) = sort(&exception, words);
     Failure {
         code,
         message,
         position: exception.position.and_then(|p| p.parse().ok()),
-        worn: worn(&exception.exception_type),
+        worn: worn(&exception.kind),
         detail: scrub.clean(&error.0),
     }
 }
 
 /// After these the engine's state or memory is in doubt. By type only.
-fn worn(exception_type: &str) -> bool {
-    matches!(exception_type, "Out of Memory" | "INTERNAL" | "FATAL")
+fn worn(kind: &str) -> bool {
+    matches!(kind, "Out of Memory" | "INTERNAL" | "FATAL")
 }
 
 fn sort(exception: &Exception, words: String) -> (Code, String) {
     let ours = |code, sentence: &str| (code, sentence.to_owned());
-    let text = exception.exception_message.as_str();
-    match exception.exception_type.as_str() {
+    let text = exception.message.as_str();
+    match exception.kind.as_str() {
         "Parser" | "Syntax" => (Code::SqlSyntax, words),
-        "Binder" | "Catalog" | "Dependency" if text.contains("HTTP") || text.contains("_5") => remote(text, words),
+        "Binder" | "Catalog" | "Dependency" if text.contains("HTTP") || text.contains("_5") => {
+            remote(text, words)
+        }
         "Binder" | "Catalog" | "Dependency" => (Code::SqlBinding, words),
-        "Invalid Input" | "Invalid type" if text.contains("is not a valid Iceberg Type") => (Code::NotSupported, words),
-        "Conversion" | "Mismatch Type" | "Invalid type" | "Unknown Type" | "Decimal" => (Code::SqlType, words),
+        "Invalid Input" | "Invalid type" if text.contains("is not a valid Iceberg Type") => {
+            (Code::NotSupported, words)
+        }
+        "Conversion" | "Mismatch Type" | "Invalid type" | "Unknown Type" | "Decimal" => {
+            (Code::SqlType, words)
+        }
         "Not implemented" => (Code::NotSupported, words),
         "Parameter Not Resolved" | "Parameter Not Allowed" => (Code::SqlParameters, words),
         "Permission" => ours(
@@ -122,9 +130,12 @@ fn sort(exception: &Exception, words: String) -> (Code, String) {
         ),
         "INTERRUPT" => ours(Code::Cancelled, "The statement was cancelled."),
         "INTERNAL" | "FATAL" => ours(Code::Internal, "The engine failed at this statement."),
-        "HTTP" | "IO" | "Connection" | "Missing Extension" | "Extension Autoloading" | "Invalid Configuration" => {
-            remote(text, words)
-        }
+        "HTTP"
+        | "IO"
+        | "Connection"
+        | "Missing Extension"
+        | "Extension Autoloading"
+        | "Invalid Configuration" => remote(text, words),
         // A commit fails by what the catalog or the store said to it.
         "Transaction" | "TransactionContext" if text.contains("Failed to commit") => remote(text, words),
         _ if is_conflict(text) => conflict(),
@@ -137,7 +148,8 @@ fn is_conflict(text: &str) -> bool {
 }
 
 fn conflict() -> (Code, String) {
-    let sentence = "Somebody else changed the table at the same time; nothing of this statement was kept. Run it again.";
+    let sentence =
+        "Somebody else changed the table at the same time; nothing of this statement was kept. Run it again.";
     (Code::CommitConflict, sentence.to_owned())
 }
 
@@ -156,7 +168,8 @@ fn remote(text: &str, words: String) -> (Code, String) {
     if has(&["CommitStateUnknownException"]) {
         return unknown();
     }
-    if has(&["/transactions/commit"]) && has(&["Could not connect", "Timeout", "timed out", "Failed to read"]) {
+    if has(&["/transactions/commit"]) && has(&["Could not connect", "Timeout", "timed out", "Failed to read"])
+    {
         // The door was not heard to its end, so it may have said yes.
         return unknown();
     }
@@ -176,9 +189,20 @@ fn remote(text: &str, words: String) -> (Code, String) {
         return ours(Code::SqlRuntime, "A file or table that the statement names does not exist.");
     }
     if has(&["BadRequest_400", "HTTP 400"]) {
-        return ours(Code::SqlRuntime, "The catalog or the store refused the request that the statement needs.");
+        return ours(
+            Code::SqlRuntime,
+            "The catalog or the store refused the request that the statement needs.",
+        );
     }
-    if has(&["Could not connect", "HTTP 5", "_50", "Timeout", "timed out", "Failed to read", "Transferred a partial"]) {
+    if has(&[
+        "Could not connect",
+        "HTTP 5",
+        "_50",
+        "Timeout",
+        "timed out",
+        "Failed to read",
+        "Transferred a partial",
+    ]) {
         let catalog = has(&["endpoint returned", "/v1/", "namespaces", "<catalog>"]);
         return if catalog {
             ours(Code::CatalogUnavailable, "The catalog does not answer. Try again in a moment.")
@@ -191,7 +215,7 @@ fn remote(text: &str, words: String) -> (Code, String) {
 
 /// Whether DuckDB refused by its own rules of access.
 pub(crate) fn is_permission(error: &Error) -> bool {
-    Exception::read(error).exception_type == "Permission"
+    Exception::read(error).kind == "Permission"
 }
 
 /// The failure of a worker's start.
@@ -237,12 +261,16 @@ mod tests {
 
     #[test]
     fn an_exception_is_sorted_by_its_type() {
-        let text = r#"Binder Error: {"exception_type":"Binder","exception_message":"no column x","position":"7"}"#;
+        let text =
+            r#"Binder Error: {"exception_type":"Binder","exception_message":"no column x","position":"7"}"#;
         let failure = of_statement(&Error(text.to_owned()), &scrub());
         assert_eq!((failure.code, failure.position, failure.worn), (Code::SqlBinding, Some(7), false));
         assert_eq!(failure.message, "no column x");
         assert_eq!(code("Parser Error: syntax error at or near \"selec\""), Code::SqlSyntax);
-        assert_eq!(code(r#"{"exception_type":"Permission","exception_message":"Cannot access file \"/etc/x\""}"#), Code::OutsideWarehouse);
+        assert_eq!(
+            code(r#"{"exception_type":"Permission","exception_message":"Cannot access file \"/etc/x\""}"#),
+            Code::OutsideWarehouse
+        );
     }
 
     #[test]
@@ -253,11 +281,22 @@ mod tests {
             code(&text.to_string())
         };
         let path = "'http://127.0.0.1:1/v1/p/transactions/commit'";
-        assert_eq!(commit(&format!("Request returned HTTP 503 for HTTP POST to {path}")), Code::CatalogUnavailable);
-        assert_eq!(commit(&format!("Request to {path} returned a non-200 status code (Conflict_409)")), Code::CommitConflict);
-        let unknown = format!("Request to {path} returned a non-200 status code (BadGateway_502). type: CommitStateUnknownException");
+        assert_eq!(
+            commit(&format!("Request returned HTTP 503 for HTTP POST to {path}")),
+            Code::CatalogUnavailable
+        );
+        assert_eq!(
+            commit(&format!("Request to {path} returned a non-200 status code (Conflict_409)")),
+            Code::CommitConflict
+        );
+        let unknown = format!(
+            "Request to {path} returned a non-200 status code (BadGateway_502). type: CommitStateUnknownException"
+        );
         assert_eq!(commit(&unknown), Code::CommitUnknown);
-        assert_eq!(commit(&format!("Timeout was reached error for HTTP POST to {path}")), Code::CommitUnknown);
+        assert_eq!(
+            commit(&format!("Timeout was reached error for HTTP POST to {path}")),
+            Code::CommitUnknown
+        );
     }
 
     #[test]

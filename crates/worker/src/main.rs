@@ -40,7 +40,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     if arguments == ["probe"] {
         return probe();
     }
-    let [mode, flag, extensions, parent_flag, parent] = arguments.as_slice() else { return Err(usage.into()) };
+    let [mode, flag, extensions, parent_flag, parent] = arguments.as_slice() else {
+        return Err(usage.into());
+    };
     if flag != "--extensions" || parent_flag != "--parent" {
         return Err(usage.into());
     }

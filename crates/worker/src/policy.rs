@@ -9,6 +9,11 @@ use duck_contract::{Code, Role};
 use crate::fault;
 use crate::sys::duckdb::Kind;
 
+/// Refuses what is never run by its first word, before DuckDB reads the text: its parser executes some of IMPORT and EXPORT.
+pub(crate) fn check_text(sql: &str) -> Result<(), Failure> {
+    never_run(&Words::of(sql)).map_or(Ok(()), refused)
+}
+
 /// Accepts a statement of this kind and text for a worker of this role, or says why not.
 pub(crate) fn check(role: Role, kind: Kind, sql: &str) -> Result<(), Failure> {
     let words = Words::of(sql);
@@ -17,32 +22,33 @@ pub(crate) fn check(role: Role, kind: Kind, sql: &str) -> Result<(), Failure> {
         Kind::Explain => explained(role, &words),
         Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge => writes(role),
         Kind::Create => created(role, &words),
-        Kind::Drop | Kind::Alter => {
-            writes(role)?;
-            match words.get(1) {
-                Some("TABLE" | "SCHEMA" | "VIEW") => Ok(()),
-                _ => refused("Only tables and schemas can be altered or dropped."),
-            }
-        }
-        Kind::Other(_) => refused(match words.get(0) {
-            Some("ATTACH" | "DETACH") => {
-                "ATTACH and DETACH are not available: the workspace's own warehouse is attached as `lake`."
-            }
-            Some("COPY" | "EXPORT" | "IMPORT") => {
-                "COPY, EXPORT and IMPORT are not available: take the answer as Arrow, or create a table from read_parquet, \
-                 read_csv or read_json."
-            }
-            Some("INSTALL" | "LOAD" | "UPDATE") => "Extensions cannot be installed or loaded.",
-            Some("SET" | "RESET" | "PRAGMA" | "USE") => {
-                "Settings last for one request, so SET, RESET, PRAGMA and USE have nothing to act on. Name tables in full."
-            }
-            Some("BEGIN" | "START" | "COMMIT" | "ROLLBACK" | "ABORT" | "END") => {
-                "Every request is a transaction of its own."
-            }
-            Some("PREPARE" | "EXECUTE" | "DEALLOCATE") => "Send the statement with `params` instead of preparing it.",
-            _ => "Statements of this kind are not available.",
-        }),
+        Kind::Drop | Kind::Alter => match words.get(1) {
+            Some("TABLE" | "SCHEMA" | "VIEW") => writes(role),
+            _ => refused("Only tables and schemas can be altered or dropped."),
+        },
+        Kind::Other(_) => refused(never_run(&words).unwrap_or("Statements of this kind are not available.")),
     }
+}
+
+/// What is said of a statement that is never run, by its first word.
+fn never_run(words: &Words) -> Option<&'static str> {
+    Some(match words.get(0)? {
+        "ATTACH" | "DETACH" => {
+            "ATTACH and DETACH are not available: the workspace's own warehouse is attached as `lake`."
+        }
+        "COPY" | "EXPORT" | "IMPORT" => {
+            "COPY, EXPORT and IMPORT are not available: take the answer as Arrow, or create a table from read_parquet, read_csv \
+             or read_json."
+        }
+        "INSTALL" | "LOAD" => "Extensions cannot be installed or loaded.",
+        "SET" | "RESET" | "PRAGMA" | "USE" => {
+            "Settings last for one request, so SET, RESET, PRAGMA and USE have nothing to act on. Name tables in full."
+        }
+        "BEGIN" | "START" | "COMMIT" | "ROLLBACK" | "ABORT" => "Every request is a transaction of its own.",
+        "PREPARE" | "EXECUTE" | "DEALLOCATE" => "Send the statement with `params` instead of preparing it.",
+        "CALL" | "CHECKPOINT" | "VACUUM" | "ANALYZE" => "Statements of this kind are not available.",
+        _ => return None,
+    })
 }
 
 /// Accepts what DuckDB runs before a statement that it takes apart.
@@ -63,11 +69,14 @@ fn refused(sentence: &str) -> Result<(), Failure> {
 
 /// EXPLAIN ANALYZE runs what it explains, so that counts as what it is.
 fn explained(role: Role, words: &Words) -> Result<(), Failure> {
-    let inner = words.iter().find(|w| !matches!(*w, "EXPLAIN" | "ANALYZE" | "FORMAT" | "JSON" | "TEXT" | "HTML" | "GRAPHVIZ"));
+    let inner = words
+        .iter()
+        .find(|w| !matches!(*w, "EXPLAIN" | "ANALYZE" | "FORMAT" | "JSON" | "TEXT" | "HTML" | "GRAPHVIZ"));
     match inner {
-        Some("SELECT" | "WITH" | "FROM" | "VALUES" | "TABLE" | "DESCRIBE" | "SHOW" | "SUMMARIZE" | "PIVOT" | "UNPIVOT") => {
-            Ok(())
-        }
+        Some(
+            "SELECT" | "WITH" | "FROM" | "VALUES" | "TABLE" | "DESCRIBE" | "SHOW" | "SUMMARIZE" | "PIVOT"
+            | "UNPIVOT",
+        ) => Ok(()),
         Some("INSERT" | "UPDATE" | "DELETE" | "MERGE") => writes(role),
         _ => refused("Only statements that read, INSERT, UPDATE, DELETE and MERGE can be explained."),
     }
@@ -85,7 +94,9 @@ fn created(role: Role, words: &Words) -> Result<(), Failure> {
     match rest.next() {
         Some("TABLE" | "SCHEMA" | "VIEW") => writes(role)?,
         Some("SECRET" | "PERSISTENT") => return refused("Secrets cannot be created."),
-        _ => return refused("Only tables and schemas can be created, or temporary tables, views and macros."),
+        _ => {
+            return refused("Only tables and schemas can be created, or temporary tables, views and macros.");
+        }
     }
     let name = rest.find(|w| !matches!(*w, "IF" | "NOT" | "EXISTS"));
     match name {
@@ -170,9 +181,13 @@ impl<'s> Iterator for Pieces<'s> {
         let text = self.0;
         let first = text.chars().next()?;
         let (piece, rest) = match first {
-            '"' => text[1..].split_once('"').map_or((Piece::Word(&text[1..]), ""), |(w, rest)| (Piece::Word(w), rest)),
+            '"' => text[1..]
+                .split_once('"')
+                .map_or((Piece::Word(&text[1..]), ""), |(w, rest)| (Piece::Word(w), rest)),
             '\'' => (Piece::Text, text[1..].split_once('\'').map_or("", |(_, rest)| rest)),
-            '$' if text.starts_with("$$") => (Piece::Text, text[2..].split_once("$$").map_or("", |(_, rest)| rest)),
+            '$' if text.starts_with("$$") => {
+                (Piece::Text, text[2..].split_once("$$").map_or("", |(_, rest)| rest))
+            }
             c if c.is_alphanumeric() || c == '_' => {
                 let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
                 (Piece::Word(&text[..end]), &text[end..])
@@ -231,7 +246,12 @@ mod tests {
 
     #[test]
     fn a_semicolon_ends_a_statement_unless_it_is_text() {
-        for one in ["PIVOT t ON c", "PIVOT t ON c; -- end\n ;", "SELECT ';' /* ; /* ; */ */, \";\", $$;$$", "SELECT 'it''s;'"] {
+        for one in [
+            "PIVOT t ON c",
+            "PIVOT t ON c; -- end\n ;",
+            "SELECT ';' /* ; /* ; */ */, \";\", $$;$$",
+            "SELECT 'it''s;'",
+        ] {
             assert!(is_one_statement(one), "{one}");
         }
         for two in ["SELECT 1; SELECT 2", ";x", "PIVOT t ON c;/**/DROP TABLE t"] {

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use duck_contract::worker::{SandboxLevel, SandboxMode, Spec};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, Scope,
 };
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use seccompiler::{
@@ -48,7 +48,8 @@ pub(crate) fn enter(spec: &Spec, parent: u32) -> Result<SandboxLevel, SandboxErr
     }
     // Changing the user clears both of these, so they come after it.
     die_with_parent(parent)?;
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| step("dumpable")(e.into()))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|e| step("dumpable")(e.into()))?;
     // CREATE TABLE AS makes an empty `data` in the working directory, so it must be where files may be made.
     std::env::set_current_dir(&spec.directory).map_err(step("enter own directory"))?;
     process::ignore_file_size_signal();
@@ -172,7 +173,7 @@ fn confine_system_calls() -> Result<(), String> {
     let build = || -> Result<BpfProgram, Box<dyn std::error::Error>> {
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, vec![])).collect();
         let argument = |index, op, value| SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value);
-        let kind = |kind: i32| argument(1, SeccompCmpOp::MaskedEq(0xf), kind as u64);
+        let kind = |kind: i32| argument(1, SeccompCmpOp::MaskedEq(0xf), u64::from(kind.unsigned_abs()));
         // Only TCP over IPv4: the doors are on 127.0.0.1, and Landlock speaks of TCP alone.
         rules.insert(
             libc::SYS_socket,

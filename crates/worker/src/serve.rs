@@ -94,13 +94,15 @@ fn full(bytes: Bytes) -> UnsyncBoxBody<Bytes, Broken> {
 fn failed(failure: &Failure) -> Answer {
     let body = serde_json::to_vec(failure).unwrap_or_default();
     let mut answer = Response::new(full(body.into()));
-    *answer.status_mut() = StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *answer.status_mut() =
+        StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
 
 async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<Answer, Failure> {
-    let invalid = |e: &dyn std::fmt::Display| fault::ours(Code::Internal, format!("front and engine disagree: {e}"));
+    let invalid =
+        |e: &dyn std::fmt::Display| fault::ours(Code::Internal, format!("front and engine disagree: {e}"));
     let body = request.into_body().collect().await.map_err(|e| invalid(&e))?.to_bytes();
     let statement: Statement = serde_json::from_slice(&body).map_err(|e| invalid(&e))?;
     let format = statement.format;
@@ -141,7 +143,8 @@ fn set_type(answer: &mut Answer, format: Format) {
 
 fn count(headers: &mut HeaderMap, outcome: Outcome) {
     headers.insert(ROW_COUNT_HEADER, HeaderValue::from(outcome.rows));
-    headers.insert(TRUNCATED_HEADER, HeaderValue::from_static(if outcome.truncated { "true" } else { "false" }));
+    headers
+        .insert(TRUNCATED_HEADER, HeaderValue::from_static(if outcome.truncated { "true" } else { "false" }));
 }
 
 /// Stops the statement when whoever waits for it is gone.
@@ -172,7 +175,10 @@ impl Body for Stream {
     type Data = Bytes;
     type Error = Broken;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         if self.ended {
             return Poll::Ready(None);
         }

@@ -8,8 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use duck_contract::worker::{Failure, SandboxLevel, Spec};
 use duck_contract::Role;
+use duck_contract::worker::{Failure, SandboxLevel, Spec};
 
 use crate::fault;
 use crate::sys::duckdb::{Connection, Database, Error};
@@ -120,9 +120,11 @@ fn self_test(connection: &Connection, spec: &Spec, level: SandboxLevel) -> Resul
     let broken = |what: &str| Err(fault::self_test(what));
     let foreign = format!("s3://{}/{}-other/probe.txt", spec.bucket, spec.prefix.trim_end_matches('/'));
     let port = format!("http://127.0.0.1:{}/probe.txt", spec.forbidden_port);
-    for (what, target) in
-        [("a local file", "/etc/passwd"), ("a foreign port", port.as_str()), ("a foreign prefix", foreign.as_str())]
-    {
+    for (what, target) in [
+        ("a local file", "/etc/passwd"),
+        ("a foreign port", port.as_str()),
+        ("a foreign prefix", foreign.as_str()),
+    ] {
         match connection.run(&format!("SELECT content FROM read_text({})", quoted(target))) {
             Err(e) if fault::is_permission(&e) => {}
             other => {
@@ -140,7 +142,11 @@ fn self_test(connection: &Connection, spec: &Spec, level: SandboxLevel) -> Resul
             return broken("a foreign port could be reached");
         }
     }
-    if level.seccomp && !std::process::Command::new("/bin/true").status().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+    if level.seccomp
+        && !std::process::Command::new("/bin/true")
+            .status()
+            .is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+    {
         return broken("a program could be started");
     }
     let spilled = Path::new("self-test.tmp");

@@ -66,7 +66,8 @@ impl Sink {
     }
 
     fn send(&mut self) -> Result<(), Failure> {
-        let data = Bytes::from(std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE_BYTES + (64 << 10))));
+        let data =
+            Bytes::from(std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE_BYTES + (64 << 10))));
         self.pieces.blocking_send(Piece::Data(data)).map_err(|_| gone())
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Opens DuckDB, loads three extensions and closes the door for others. Holds no secret and never sees a tenant's SQL.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -54,7 +55,7 @@ pub(crate) fn open(directory: &Path) -> Result<Database, TemplateError> {
 fn verify(file: &Path) -> Result<(), TemplateError> {
     let bytes = fs::read(file).map_err(|e| TemplateError::Unreadable(file.to_owned(), e))?;
     let sum = Sha256::digest(&bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        text.push_str(&format!("{byte:02x}"));
+        let _ = write!(text, "{byte:02x}");
         text
     });
     let name = file.file_name().unwrap_or_default().to_string_lossy();

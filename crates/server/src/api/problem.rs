@@ -33,13 +33,17 @@ pub(super) fn answer(fault: &Fault, id: &RequestId) -> Response {
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_MEDIA_TYPE));
     match code {
-        Code::Unauthenticated => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+        Code::Unauthenticated => {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         Code::TenantBusy
         | Code::ServerBusy
         | Code::Draining
         | Code::CatalogUnavailable
         | Code::StorageUnavailable
-        | Code::EngineUnavailable => drop(headers.insert(header::RETRY_AFTER, RETRY_AFTER)),
+        | Code::EngineUnavailable => {
+            headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
         _ => {}
     }
     answer

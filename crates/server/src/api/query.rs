@@ -29,7 +29,10 @@ pub(super) async fn query(
 
 async fn run(service: &Service, id: &RequestId, headers: &HeaderMap, body: Body) -> Result<Answer, Fault> {
     if service.is_draining() {
-        return Err(Fault::new(Code::Draining, "The server is shutting down; the statement was not started."));
+        return Err(Fault::new(
+            Code::Draining,
+            "The server is shutting down; the statement was not started.",
+        ));
     }
     let ask = read(body, service.body_bytes_max).await?;
     service.journey.run(authorization(headers), &id.0, ask).await
@@ -42,8 +45,8 @@ async fn read(body: Body, bytes_max: usize) -> Result<QueryRequest, Fault> {
         Fault::new(Code::RequestTooLarge, sentence).because(e)
     })?;
     let invalid = |sentence: String| Fault::new(Code::InvalidRequest, sentence);
-    let ask: QueryRequest =
-        serde_json::from_slice(&bytes).map_err(|e| invalid(format!("The body is not a query request: {e}.")))?;
+    let ask: QueryRequest = serde_json::from_slice(&bytes)
+        .map_err(|e| invalid(format!("The body is not a query request: {e}.")))?;
     if ask.timeout_ms == Some(0) {
         return Err(invalid("`timeout_ms` must be at least 1.".to_owned()));
     }
@@ -58,7 +61,8 @@ fn respond(answer: Answer) -> Response {
     match counts {
         Some((rows, truncated)) => {
             headers.insert(ROW_COUNT_HEADER, HeaderValue::from(rows));
-            headers.insert(TRUNCATED_HEADER, HeaderValue::from_static(if truncated { "true" } else { "false" }));
+            headers
+                .insert(TRUNCATED_HEADER, HeaderValue::from_static(if truncated { "true" } else { "false" }));
         }
         None => {
             headers.insert(header::TRAILER, HeaderValue::from_static("x-row-count, x-truncated"));

@@ -46,10 +46,15 @@ impl Settings {
             faults.push(format!("auth.service_token: shorter than {SECRET_BYTES_MIN} bytes"));
         }
         if self.open && !loopback && !self.open_anywhere {
-            faults.push("auth.open: only on a loopback address, unless auth.open_anywhere says otherwise".to_owned());
+            faults.push(
+                "auth.open: only on a loopback address, unless auth.open_anywhere says otherwise".to_owned(),
+            );
         }
         if !self.open && self.jwt_secret.is_none() && self.service_token.is_none() {
-            faults.push("auth: none of jwt_secret, service_token, open is set, so nobody could ask anything".to_owned());
+            faults.push(
+                "auth: none of jwt_secret, service_token, open is set, so nobody could ask anything"
+                    .to_owned(),
+            );
         }
         faults
     }
@@ -196,7 +201,8 @@ impl Auth {
 
 /// Whether the text can be a workspace's id: it becomes part of a warehouse's name and of keys in the store.
 pub fn is_workspace_id(text: &str) -> bool {
-    (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    (1..=128).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
 fn bearer(authorization: &str) -> Option<&str> {
@@ -225,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_minted_token_holds_and_names_its_workspace() {
-        let token = auth().mint("acme", "ann", true, Duration::from_secs(60)).unwrap();
+        let token = auth().mint("acme", "ann", true, Duration::from_mins(1)).unwrap();
         let caller = auth().verify(Some(&format!("Bearer {token}"))).unwrap();
         assert_eq!(caller.scope(), &Scope::Workspace("acme".to_owned()));
         assert!(caller.may_write());
@@ -233,8 +239,9 @@ mod tests {
 
     #[test]
     fn a_token_signed_with_another_key_or_algorithm_does_not_hold() {
-        let other = Settings { jwt_secret: Some(Secret::new(SECRET.replace('0', "z"))), ..Settings::default() };
-        let token = Auth::new(other).mint("acme", "", false, Duration::from_secs(60)).unwrap();
+        let other =
+            Settings { jwt_secret: Some(Secret::new(SECRET.replace('0', "z"))), ..Settings::default() };
+        let token = Auth::new(other).mint("acme", "", false, Duration::from_mins(1)).unwrap();
         assert_eq!(auth().verify(Some(&format!("Bearer {token}"))).unwrap_err().code, Code::Unauthenticated);
         let claims = serde_json::json!({"workspace_id": "acme", "exp": 4_000_000_000_u64, "iat": 0});
         let key = EncodingKey::from_secret(SECRET.as_bytes()).unwrap();

@@ -24,7 +24,7 @@ use crate::places;
 use crate::server::Server;
 
 const WORKSPACES: [&str; 2] = ["acme", "globex"];
-const TOKEN_TTL: Duration = Duration::from_secs(24 * 3_600);
+const TOKEN_TTL: Duration = Duration::from_hours(24);
 const CATALOG_TOKEN_TTL_S: u64 = 3_600;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
@@ -62,12 +62,11 @@ impl World {
         std::fs::create_dir_all(dir)?;
         let dir = dir.canonicalize()?;
         let file = dir.join("duck-server.toml");
-        let mut written = settings(&file, &dir)?;
-
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let listener = listen(&file).await?;
         let catalog_url = format!("http://{}/catalog", listener.local_addr()?);
+        let mut written = settings(&file, &dir, &catalog_url)?;
         set(&mut written, "catalog", "uri", &catalog_url);
-        set(&mut written, "catalog", "oauth2_uri", &format!("{catalog_url}/v1/oauth/tokens"));
+        set(&mut written, "catalog", "oauth2_uri", &token_url(&catalog_url));
         written.insert("listen".to_owned(), Value::String(format!("127.0.0.1:{port}")));
         let config = Config::of(written)?;
 
@@ -76,7 +75,8 @@ impl World {
         let governance = Governance::new(config.warehouse.prefix.clone());
         for workspace in WORKSPACES {
             let name = governance.name_of(workspace);
-            let place = places::template(&config.warehouse.place, &name).ok_or("warehouse.place is no template")?;
+            let place =
+                places::template(&config.warehouse.place, &name).ok_or("warehouse.place is no template")?;
             catalog.create_warehouse(&name, &place.bucket, place.prefix.trim_end_matches('/')).await?;
         }
         tokio::spawn(axum::serve(listener, catalog.router()).into_future());
@@ -86,7 +86,8 @@ impl World {
         let organisations = WORKSPACES
             .into_iter()
             .map(|workspace| {
-                let token = auth.mint(workspace, "dev", true, TOKEN_TTL).ok_or("auth.jwt_secret is not set")?;
+                let token =
+                    auth.mint(workspace, "dev", true, TOKEN_TTL).ok_or("auth.jwt_secret is not set")?;
                 Ok(Organisation { workspace, warehouse: governance.name_of(workspace), token })
             })
             .collect::<Result<Vec<_>, Failed>>()?;
@@ -125,10 +126,11 @@ impl World {
         );
         for organisation in &self.organisations {
             let Organisation { workspace, warehouse, token } = organisation;
-            text.push_str(&format!("\n{workspace}: warehouse {warehouse}, token\n{token}\n"));
+            text.extend(["\n", workspace, ": warehouse ", warehouse, ", token\n", token, "\n"]);
         }
         text.push_str("\nThree lines to paste:\n");
-        let curl = |token: &str, rest: &str| format!("\ncurl -sS {rest} -H 'Authorization: Bearer {token}'\n");
+        let curl =
+            |token: &str, rest: &str| format!("\ncurl -sS {rest} -H 'Authorization: Bearer {token}'\n");
         let query = |sql: &str| {
             let body = json!({"sql": sql, "format": "json"});
             format!("{}/query -H 'Content-Type: application/json' -d '{body}'", self.url)
@@ -157,20 +159,45 @@ fn open_catalog(dir: &Path, config: &Config, store: Store) -> Result<Catalog, Fa
     )?)
 }
 
+/// The catalog's socket: on the port of the last time, if it is free.
+async fn listen(file: &Path) -> std::io::Result<TcpListener> {
+    let written: Table =
+        std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+    let uri = written
+        .get("catalog")
+        .and_then(|catalog| catalog.get("uri"))
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let port = uri
+        .trim_end_matches("/catalog")
+        .rsplit_once(':')
+        .and_then(|(_, port)| port.parse().ok())
+        .unwrap_or(0);
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await,
+    }
+}
+
+fn token_url(catalog_url: &str) -> String {
+    format!("{catalog_url}/v1/oauth/tokens")
+}
+
 /// The settings of this folder, with secrets of its own, written once.
-fn settings(file: &Path, dir: &Path) -> Result<Table, Failed> {
+fn settings(file: &Path, dir: &Path, catalog_url: &str) -> Result<Table, Failed> {
     if !file.exists() {
         let secret = || format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let quoted = |path: PathBuf| Value::String(path.to_string_lossy().into_owned()).to_string();
         let text = format!(
-            "# Made by `duck-server dev`. `duck-server token --config` mints from it; `duck-server serve --config` needs\n\
-             # LAKEHOUSE_CATALOG_URI and LAKEHOUSE_OAUTH2_URI (the same with /v1/oauth/tokens behind it) besides.\n\n\
+            "# Made by `duck-server dev`. `duck-server token --config` mints from it; `duck-server serve --config` is a second\n\
+             # server on the same catalog while `dev` runs.\n\n\
              [auth]\njwt_secret = \"{}\"\nservice_token = \"{}\"\n\n\
              [warehouse]\nprefix = \"duck-dev\"\nplace = \"s3://lakehouse/{{warehouse}}/\"\n\n\
-             [catalog]\nuri = \"http://127.0.0.1:1/catalog\"\nclient_id = \"duck-server\"\nclient_secret = \"{}\"\n\n\
+             [catalog]\nuri = \"{catalog_url}\"\noauth2_uri = \"{}\"\nclient_id = \"duck-server\"\nclient_secret = \"{}\"\n\n\
              [storage]\nkind = \"local\"\npath = {}\nledger_path = {}\n",
             secret(),
             secret(),
+            token_url(catalog_url),
             secret(),
             quoted(dir.join("store")),
             quoted(dir.join("deferred-deletes.jsonl")),

@@ -74,7 +74,9 @@ impl Passes {
         };
         let visitor = Arc::new(visitor);
         let mut issued = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        issued.by_key_id.insert(pass.access_key_id.clone(), (pass.secret_access_key.clone(), visitor.clone()));
+        issued
+            .by_key_id
+            .insert(pass.access_key_id.clone(), (pass.secret_access_key.clone(), visitor.clone()));
         issued.by_bearer.insert(pass.bearer.clone(), visitor);
         drop(issued);
         pass
@@ -103,7 +105,9 @@ impl From<catalog::CatalogError> for Fault {
     fn from(error: catalog::CatalogError) -> Self {
         use catalog::CatalogError as E;
         let (code, sentence) = match &error {
-            E::UnknownWarehouse => (Code::UnknownWarehouse, "This workspace has no warehouse in the catalog."),
+            E::UnknownWarehouse => {
+                (Code::UnknownWarehouse, "This workspace has no warehouse in the catalog.")
+            }
             E::Unavailable { .. } | E::LoginRefused { .. } | E::Unusable { .. } => {
                 (Code::CatalogUnavailable, "The catalog does not answer. Try again in a moment.")
             }

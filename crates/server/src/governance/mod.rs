@@ -64,7 +64,8 @@ impl Governance {
             Scope::Any => self.named(wish)?,
         };
         let name = self.name_of(&workspace);
-        let agrees = wish.warehouse.is_none_or(|w| w == name) && wish.workspace.is_none_or(|w| w == workspace);
+        let agrees =
+            wish.warehouse.is_none_or(|w| w == name) && wish.workspace.is_none_or(|w| w == workspace);
         if !agrees {
             let sentence = "The request names another warehouse than the token's workspace has.";
             return Err(Fault::new(Code::WarehouseMismatch, sentence));
@@ -83,7 +84,8 @@ impl Governance {
             (Some(workspace), _) => workspace,
             (None, Some(name)) => name.strip_prefix(&self.name_of("")).ok_or_else(unknown)?,
             (None, None) => {
-                let sentence = "With this token, `warehouse` or `workspace_id` must say which warehouse is meant.";
+                let sentence =
+                    "With this token, `warehouse` or `workspace_id` must say which warehouse is meant.";
                 return Err(Fault::new(Code::InvalidRequest, sentence));
             }
         };
@@ -101,7 +103,7 @@ mod tests {
     fn caller(write: bool) -> Caller {
         let secret = Some(Secret::new("0123456789abcdef0123456789abcdef"));
         let auth = Auth::new(Settings { jwt_secret: secret, ..Settings::default() });
-        let token = auth.mint("acme", "", write, Duration::from_secs(60)).unwrap();
+        let token = auth.mint("acme", "", write, Duration::from_mins(1)).unwrap();
         auth.verify(Some(&format!("Bearer {token}"))).unwrap()
     }
 

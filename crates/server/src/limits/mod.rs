@@ -96,12 +96,18 @@ impl Limits {
     pub async fn admit(&self, permit: &Permit, deadline: Instant) -> Result<Slot, Fault> {
         let (presence, tenant) = self.enter(permit.warehouse.name());
         let give_up = deadline.min(Instant::now() + Duration::from_millis(self.settings.wait_ms_max));
-        let own = wait(&tenant.running, &tenant.waiting, self.settings.tenant_waiting_max, give_up).await.ok_or_else(
-            || Fault::new(Code::TenantBusy, "Too many statements of this workspace are running. Try again in a moment."),
-        )?;
-        let global = wait(&self.running, &self.waiting, self.settings.waiting_max, give_up)
+        let own = wait(&tenant.running, &tenant.waiting, self.settings.tenant_waiting_max, give_up)
             .await
-            .ok_or_else(|| Fault::new(Code::ServerBusy, "The server runs as much as it may. Try again in a moment."))?;
+            .ok_or_else(|| {
+                Fault::new(
+                    Code::TenantBusy,
+                    "Too many statements of this workspace are running. Try again in a moment.",
+                )
+            })?;
+        let global =
+            wait(&self.running, &self.waiting, self.settings.waiting_max, give_up).await.ok_or_else(
+                || Fault::new(Code::ServerBusy, "The server runs as much as it may. Try again in a moment."),
+            )?;
         Ok(Slot { _global: global, _tenant: own, _presence: presence })
     }
 
@@ -179,12 +185,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_at_its_cap_waits_for_itself_and_others_go_ahead() {
-        let settings = Settings { running_max: 10, tenant_running_max: 1, tenant_waiting_max: 1, ..Settings::default() };
+        let settings =
+            Settings { running_max: 10, tenant_running_max: 1, tenant_waiting_max: 1, ..Settings::default() };
         let limits = Limits::new(settings);
         let held = limits.admit(&permit("a"), soon()).await.unwrap();
         assert!(limits.admit(&permit("b"), soon()).await.is_ok());
         assert_eq!(limits.admit(&permit("a"), soon()).await.err().unwrap().code, Code::TenantBusy);
-        let waits = limits.admit(&permit("a"), soon());
+        let again = permit("a");
+        let waits = limits.admit(&again, soon());
         drop(held);
         assert!(waits.await.is_ok());
         assert!(limits.tenants.lock().unwrap().is_empty());

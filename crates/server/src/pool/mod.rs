@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-pub use self::nursery::Start;
 use self::nursery::Nursery;
+pub use self::nursery::Start;
 use self::state::{State, Step};
 pub(crate) use self::worker::Worker;
 use crate::doors::{Passes, Place, Visitor};
@@ -104,7 +104,11 @@ impl Default for WorkerSettings {
 impl Settings {
     /// Everything that is wrong with the settings.
     pub fn faults(&self) -> Vec<String> {
-        if self.workers_max == 0 { vec!["pool.workers_max: 0 would run nothing".to_owned()] } else { Vec::new() }
+        if self.workers_max == 0 {
+            vec!["pool.workers_max: 0 would run nothing".to_owned()]
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -324,7 +328,8 @@ impl Inner {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
         let worker =
-            Worker::start(id, &self.nursery, &self.forge.runtime, spec, pass, self.settings.start_ms_max).await?;
+            Worker::start(id, &self.nursery, &self.forge.runtime, spec, pass, self.settings.start_ms_max)
+                .await?;
         let ms = began.elapsed().as_millis();
         tracing::info!(worker = id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
         Ok(worker)
@@ -416,12 +421,14 @@ fn program(settings: &WorkerSettings) -> std::io::Result<PathBuf> {
     exists(found, "worker.program")
 }
 
+/// Where the extension files lie below `lib`, as `scripts/fetch-duckdb.sh` puts them.
+const VERSIONED: &str = "extensions/v1.5.5/linux_amd64";
+
 /// The installed layout has `lib/extensions` beside `bin`; in a checkout the script puts them under `third_party`.
 fn extensions(settings: &WorkerSettings, program: &Path) -> std::io::Result<PathBuf> {
     if let Some(folder) = &settings.extensions {
         return exists(folder.clone(), "worker.extensions");
     }
-    const VERSIONED: &str = "extensions/v1.5.5/linux_amd64";
     let installed = program.parent().and_then(Path::parent).map(|root| root.join("lib").join(VERSIONED));
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../third_party/duckdb").join(VERSIONED);
     let found = installed.filter(|folder| folder.exists()).unwrap_or(checkout);
@@ -432,5 +439,8 @@ fn exists(path: PathBuf, setting: &str) -> std::io::Result<PathBuf> {
     if path.exists() {
         return Ok(path);
     }
-    Err(std::io::Error::other(format!("{} does not exist (see {setting}, and scripts/fetch-duckdb.sh)", path.display())))
+    Err(std::io::Error::other(format!(
+        "{} does not exist (see {setting}, and scripts/fetch-duckdb.sh)",
+        path.display()
+    )))
 }

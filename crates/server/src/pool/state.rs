@@ -55,7 +55,9 @@ impl<K: Clone + Eq + Hash, W: Clone, S: Clone> State<K, W, S> {
             Entry::Ready { leases: 0, used, .. } => Some((*used, key)),
             _ => None,
         });
-        let Some(victim) = idle.min_by_key(|(used, _)| *used).map(|(_, key)| key.clone()) else { return Step::Wait };
+        let Some(victim) = idle.min_by_key(|(used, _)| *used).map(|(_, key)| key.clone()) else {
+            return Step::Wait;
+        };
         match self.entries.remove(&victim) {
             Some(Entry::Ready { worker, .. }) => Step::Evict(victim, worker),
             _ => Step::Wait,
@@ -108,7 +110,9 @@ impl<K: Clone + Eq + Hash, W: Clone, S: Clone> State<K, W, S> {
             .iter()
             .filter(|(_, entry)| match entry {
                 Entry::Ready { leases: 0, used, born, served, .. } => {
-                    now.duration_since(*used) >= idle || now.duration_since(*born) >= age || *served >= statements
+                    now.duration_since(*used) >= idle
+                        || now.duration_since(*born) >= age
+                        || *served >= statements
                 }
                 _ => false,
             })

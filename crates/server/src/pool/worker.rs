@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use duck_contract::Code;
-use duck_contract::worker::{Report, SandboxLevel, Spec};
+use duck_contract::worker::{Report, Spec};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
@@ -22,6 +22,7 @@ use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::nursery::{Birth, Nursery};
@@ -34,13 +35,11 @@ const STDERR_BYTES_MAX: usize = 8 << 10;
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// A worker that has reported ready.
-pub struct Worker {
+pub(crate) struct Worker {
     /// Tells it apart from all others of this server's life.
     pub(crate) id: u64,
     /// Its process.
     pub(crate) pid: i32,
-    /// What confines it.
-    pub(crate) sandbox: SandboxLevel,
     process: OwnedFd,
     home: Home,
     said: Arc<Mutex<Vec<u8>>>,
@@ -58,7 +57,8 @@ struct Home {
 
 impl Home {
     fn make(runtime: &Path, id: u64, uid: Option<u32>) -> io::Result<Self> {
-        let home = Home { directory: runtime.join(format!("w{id}")), socket: runtime.join(format!("w{id}.sock")) };
+        let home =
+            Home { directory: runtime.join(format!("w{id}")), socket: runtime.join(format!("w{id}.sock")) };
         fs::create_dir(&home.directory)?;
         fs::set_permissions(&home.directory, fs::Permissions::from_mode(0o700))?;
         if let Some(uid) = uid {
@@ -96,7 +96,8 @@ impl Worker {
         pass: Pass,
         report_ms_max: u64,
     ) -> Result<Worker, Fault> {
-        let unable = |e: io::Error| Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e);
+        let unable =
+            |e: io::Error| Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e);
         let home = Home::make(runtime, id, spec.uid).map_err(unable)?;
         spec.directory = home.directory.to_string_lossy().into_owned();
         let listener = UnixListener::bind(&home.socket).map_err(unable)?;
@@ -115,21 +116,23 @@ impl Worker {
 
         let mut kill = Kill(Some(&process));
         let said = Arc::new(Mutex::new(Vec::new()));
-        tokio::spawn(listen(stderr, said.clone()));
+        let listening = tokio::spawn(listen(stderr, said.clone()));
         let (control, report) =
             tokio::time::timeout(Duration::from_millis(report_ms_max), exchange(control, &spec))
                 .await
                 .map_err(|_| unable(io::Error::other("no report in time")))?
                 .map_err(|e| unable(io::Error::other(format!("{e}: {}", last_words(&said)))))?;
-        let sandbox = match report {
-            Report::Ready { sandbox } => sandbox,
-            Report::Failed(failure) => return Err(Fault::new(failure.code, failure.message).because(failure.detail)),
-        };
+        match report {
+            Report::Ready { sandbox } => tracing::debug!(worker = id, ?sandbox, "confined"),
+            Report::Failed(failure) => {
+                return Err(Fault::new(failure.code, failure.message).because(failure.detail));
+            }
+        }
         kill.0 = None;
         drop(kill);
         let ended = CancellationToken::new();
-        tokio::spawn(watch(control, ended.clone()));
-        Ok(Worker { id, pid, sandbox, process, home, said, idle: Mutex::default(), ended, _pass: pass })
+        tokio::spawn(watch(control, listening, ended.clone()));
+        Ok(Worker { id, pid, process, home, said, idle: Mutex::default(), ended, _pass: pass })
     }
 
     /// Ends the process at once. What it was doing for anybody is lost.
@@ -153,7 +156,8 @@ impl Worker {
     pub(crate) async fn send(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), Box<dyn std::error::Error + Send + Sync>>
+    {
         loop {
             let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut connection = match kept {
@@ -206,10 +210,11 @@ async fn exchange(mut control: UnixStream, spec: &Spec) -> io::Result<(UnixStrea
     Ok((control, serde_json::from_str(&answer)?))
 }
 
-/// The control socket carries nothing more; its end is the process's.
-async fn watch(mut control: UnixStream, ended: CancellationToken) {
+/// The control socket carries nothing more; its end is the process's. By then its last words are read, too.
+async fn watch(mut control: UnixStream, listening: JoinHandle<()>, ended: CancellationToken) {
     let mut byte = [0];
     while matches!(control.read(&mut byte).await, Ok(n) if n > 0) {}
+    let _ = listening.await;
     ended.cancel();
 }
 

@@ -83,7 +83,11 @@ async fn settle(lease: Lease, slot: Slot, id: String, grace: Duration) {
     })
     .await;
     if !matches!(stopped, Ok(Ok(()))) {
-        tracing::warn!(request_id = id, worker = lease.worker().id, "the statement did not stop: its worker is ended");
+        tracing::warn!(
+            request_id = id,
+            worker = lease.worker().id,
+            "the statement did not stop: its worker is ended"
+        );
         lease.kill();
     }
     drop(slot);
@@ -117,7 +121,11 @@ pub async fn run(
     run.connection = Some(connection);
     if answer.status().is_success() {
         let counts = counts(answer.headers());
-        return Ok(Answer { format: statement.format, counts, rows: Rows { body: answer.into_body(), run, deadline } });
+        return Ok(Answer {
+            format: statement.format,
+            counts,
+            rows: Rows { body: answer.into_body(), run, deadline },
+        });
     }
     let failure = tokio::time::timeout_at(deadline, failure(answer)).await.map_err(|_| late())??;
     if failure.worn
@@ -141,7 +149,12 @@ fn request(
     path: &str,
     body: Bytes,
 ) -> Result<Request<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
-    Ok(Request::builder().method(method).uri(path).header(HOST, "worker").header(TE, "trailers").body(Full::new(body))?)
+    Ok(Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, "worker")
+        .header(TE, "trailers")
+        .body(Full::new(body))?)
 }
 
 fn counts(headers: &HeaderMap) -> Option<(u64, bool)> {
@@ -161,9 +174,9 @@ async fn failure(answer: Response<Incoming>) -> Result<Failure, Fault> {
 /// as JSON on standard error.
 async fn lost(worker: &crate::pool::Worker) -> Fault {
     let _ = tokio::time::timeout(LAST_WORDS_MAX, worker.ended.cancelled()).await;
-    tokio::task::yield_now().await;
     let said = worker.last_words();
-    let (code, sentence) = if said.contains("\"exception_type\":\"Permission\"") || said.contains("HTTP 403") {
+    let (code, sentence) = if said.contains("\"exception_type\":\"Permission\"") || said.contains("HTTP 403")
+    {
         (
             Code::OutsideWarehouse,
             "A table's metadata names a file outside this workspace's warehouse, which no statement can read.",

@@ -51,7 +51,10 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = Broken;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         if self.deadline.as_mut().poll(cx).is_ready() {
             self.outcome = "timeout";
             return Poll::Ready(Some(Err(Broken::Deadline)));

@@ -34,7 +34,8 @@ impl Rig {
         set(&mut written, "storage", "ledger_path", &format!("'{}'", ledger.display()));
         std::fs::write(&file, written.to_string()).unwrap();
         let oauth2_uri = format!("{}/v1/oauth/tokens", lossy.url);
-        let environment = [("LAKEHOUSE_CATALOG_URI", lossy.url.as_str()), ("LAKEHOUSE_OAUTH2_URI", &oauth2_uri)];
+        let environment =
+            [("LAKEHOUSE_CATALOG_URI", lossy.url.as_str()), ("LAKEHOUSE_OAUTH2_URI", &oauth2_uri)];
         let arguments = ["serve", "--json", "--config", file.to_str().unwrap()];
         let server = Process::start(&arguments, &environment, world.dir.join("second.log"));
         let line: Value = serde_json::from_str(&server.line).unwrap();
@@ -45,7 +46,9 @@ impl Rig {
 
     /// Makes a table with the rows 1 and 2, past the lossy proxy.
     async fn table(&self, name: &str) {
-        let sql = format!("CREATE TABLE datasets.{name} AS SELECT i::INTEGER AS k, 'row ' || i AS v FROM range(1, 3) t(i)");
+        let sql = format!(
+            "CREATE TABLE datasets.{name} AS SELECT i::INTEGER AS k, 'row ' || i AS v FROM range(1, 3) t(i)"
+        );
         self.world.acme.write(&sql).await;
     }
 
@@ -136,14 +139,27 @@ async fn kept(loss: Loss) {
     let times = if loss == Loss::Late { 1 } else { 2 };
     for keys in ["with", "without"] {
         let name = |kind: &str| format!("{kind}_{keys}_keys");
-        let (insert, create, update, delete) = (name("insert"), name("create"), name("update"), name("delete"));
+        let (insert, create, update, delete) =
+            (name("insert"), name("create"), name("update"), name("delete"));
         for table in [&insert, &update, &delete] {
             rig.table(table).await;
         }
         let cases = [
-            (&insert, format!("INSERT INTO datasets.{insert} VALUES (3, 'row 3')"), vec!["1 row 1", "2 row 2", "3 row 3"]),
-            (&create, format!("CREATE TABLE datasets.{create} AS SELECT 7 AS k, 'row 7' AS v"), vec!["7 row 7"]),
-            (&update, format!("UPDATE datasets.{update} SET v = 'changed' WHERE k = 2"), vec!["1 row 1", "2 changed"]),
+            (
+                &insert,
+                format!("INSERT INTO datasets.{insert} VALUES (3, 'row 3')"),
+                vec!["1 row 1", "2 row 2", "3 row 3"],
+            ),
+            (
+                &create,
+                format!("CREATE TABLE datasets.{create} AS SELECT 7 AS k, 'row 7' AS v"),
+                vec!["7 row 7"],
+            ),
+            (
+                &update,
+                format!("UPDATE datasets.{update} SET v = 'changed' WHERE k = 2"),
+                vec!["1 row 1", "2 changed"],
+            ),
             (&delete, format!("DELETE FROM datasets.{delete} WHERE k = 1"), vec!["2 row 2"]),
         ];
         for (table, sql, expected) in cases {
@@ -194,7 +210,10 @@ async fn a_commit_that_nobody_can_tell_about_is_said_to_be_unknown_and_nothing_i
     // The catalog had made it. DuckDB took its files for useless; they are in the ledger, and in the store.
     let read = rig.holds("t", &["1 row 1", "2 row 2", "3 row 3"]).await;
     let deferred = rig.deferred();
-    assert!(!deferred.is_empty() && deferred.iter().any(|key| read.files.contains(&format!("s3://lakehouse/{key}"))));
+    assert!(
+        !deferred.is_empty()
+            && deferred.iter().any(|key| read.files.contains(&format!("s3://lakehouse/{key}")))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,7 +222,8 @@ async fn an_insert_that_lost_to_another_is_a_conflict_and_changes_nothing() {
     rig.table("t").await;
     rig.lossy.hold();
     let acme = rig.acme.clone();
-    let insert = tokio::spawn(async move { acme.post(&writing("INSERT INTO datasets.t VALUES (3, 'loser')")).await });
+    let insert =
+        tokio::spawn(async move { acme.post(&writing("INSERT INTO datasets.t VALUES (3, 'loser')")).await });
     rig.lossy.holding().await;
     rig.world.acme.write("INSERT INTO datasets.t VALUES (4, 'winner')").await;
     let winner = rig.read(&["t"]).await.remove("t").unwrap();
@@ -228,7 +248,8 @@ async fn a_client_that_leaves_in_the_middle_of_a_commit_breaks_nothing() {
     rig.lossy.lose(Loss::Cut, 1);
     rig.lossy.hold();
     let acme = rig.acme.clone();
-    let insert = tokio::spawn(async move { acme.post(&writing("INSERT INTO datasets.t VALUES (3, 'row 3')")).await });
+    let insert =
+        tokio::spawn(async move { acme.post(&writing("INSERT INTO datasets.t VALUES (3, 'row 3')")).await });
     rig.lossy.holding().await;
     insert.abort();
     // The statement cannot stop while it waits for the catalog, so its worker is ended. The commit goes on.

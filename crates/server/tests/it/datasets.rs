@@ -18,7 +18,8 @@ fn put(world: &World, warehouse: &str, files: &[&str]) {
     let folder = world.dir.join("store/lakehouse").join(warehouse).join("files");
     std::fs::create_dir_all(&folder).unwrap();
     for file in files {
-        std::fs::copy(source().join(file), folder.join(file)).expect("scripts/test-setup.sh fetches the data sets");
+        std::fs::copy(source().join(file), folder.join(file))
+            .expect("scripts/test-setup.sh fetches the data sets");
     }
 }
 
@@ -166,7 +167,8 @@ async fn what_iceberg_cannot_hold_or_a_reader_cannot_find_is_said_in_so_many_wor
         ("tag", "SELECT 'a'::ENUM ('a', 'b') AS x".to_owned()),
         ("either", "SELECT union_value(a := 1) AS x".to_owned()),
     ] {
-        refused_writing(acme, &format!("CREATE TABLE datasets.{table} AS {select}"), Code::NotSupported).await;
+        refused_writing(acme, &format!("CREATE TABLE datasets.{table} AS {select}"), Code::NotSupported)
+            .await;
     }
     // A HUGEINT is a DECIMAL(38, 0) there, with the same value.
     acme.write("CREATE TABLE datasets.huge AS SELECT 12345678901234567890123456789::HUGEINT AS x").await;
@@ -175,9 +177,11 @@ async fn what_iceberg_cannot_hold_or_a_reader_cannot_find_is_said_in_so_many_wor
     acme.write("DROP TABLE datasets.huge").await;
     refused(acme, &format!("SELECT * FROM read_json({})", file("nothing.json")), Code::SqlRuntime).await;
     refused(acme, &format!("SELECT * FROM read_parquet({})", file("cars.json")), Code::SqlRuntime).await;
-    let foreign = format!("SELECT * FROM read_json('s3://lakehouse/{}/files/cars.json')", world.globex.warehouse);
+    let foreign =
+        format!("SELECT * FROM read_json('s3://lakehouse/{}/files/cars.json')", world.globex.warehouse);
     refused(acme, &foreign, Code::OutsideWarehouse).await;
     // Nothing of it was made.
-    let tables = rows(acme, "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'datasets' ORDER BY 1").await;
+    let tables =
+        rows(acme, "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'datasets' ORDER BY 1").await;
     assert_eq!(tables, json!([["customers"], ["ds_toydemo001"]]));
 }

@@ -123,7 +123,9 @@ async fn listen(listener: TcpListener, state: Arc<State>) {
         let (stream, _) = listener.accept().await.unwrap();
         let state = state.clone();
         let answer = service_fn(move |request| answer(state.clone(), request));
-        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+        tokio::spawn(
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer),
+        );
     }
 }
 
@@ -175,7 +177,9 @@ impl Plan {
 }
 
 fn is_change(request: &Request<Incoming>) -> bool {
-    request.method() != Method::GET && request.method() != Method::HEAD && !request.uri().path().ends_with("/oauth/tokens")
+    request.method() != Method::GET
+        && request.method() != Method::HEAD
+        && !request.uri().path().ends_with("/oauth/tokens")
 }
 
 async fn forward(state: &State, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
@@ -189,7 +193,8 @@ async fn forward(state: &State, request: Request<Incoming>) -> io::Result<Respon
         headers.remove("idempotency-key");
     }
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-    let sent = state.http.request(head.method, format!("{}{path}", state.upstream)).headers(headers).body(body);
+    let sent =
+        state.http.request(head.method, format!("{}{path}", state.upstream)).headers(headers).body(body);
     let answer = sent.send().await.map_err(io::Error::other)?;
     let mut passed = Response::new(Full::default());
     *passed.status_mut() = answer.status();

@@ -1,5 +1,8 @@
 //! The promises of the whole server, tested at the door where they are made: real processes, real sockets, real files.
 
+// A test fails by panicking, also in the functions that tests share.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+
 mod answers;
 mod bad_input;
 mod commits;

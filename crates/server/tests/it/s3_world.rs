@@ -39,9 +39,7 @@ impl Weed {
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
         let mut weed = Weed { home: tempfile::tempdir().unwrap(), ports, running: None };
-        let identity = |name: &str, id: &str, secret: &str, actions: &[&str]| {
-            json!({"name": name, "credentials": [{"accessKey": id, "secretKey": secret}], "actions": actions})
-        };
+        let identity = |name: &str, id: &str, secret: &str, actions: &[&str]| json!({"name": name, "credentials": [{"accessKey": id, "secretKey": secret}], "actions": actions});
         let bucket = ["Read:lakehouse", "Write:lakehouse", "List:lakehouse"];
         let identities = json!({"identities": [
             identity("admin", "admin", "admin-secret", &["Admin", "Read", "Write", "List"]),
@@ -51,7 +49,10 @@ impl Weed {
         weed.run();
         weed.answers().await;
         let endpoint = weed.endpoint();
-        python("s3_store.py", &json!({"endpoint": endpoint, "key_id": "admin", "secret": "admin-secret", "make": "lakehouse"}));
+        python(
+            "s3_store.py",
+            &json!({"endpoint": endpoint, "key_id": "admin", "secret": "admin-secret", "make": "lakehouse"}),
+        );
         weed
     }
 
@@ -64,7 +65,14 @@ impl Weed {
             .args(["-c", SHELL, "sh"])
             .arg(program)
             .arg(format!("-logdir={}", home.display()))
-            .args(["server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false", "-filer", "-s3"])
+            .args([
+                "server",
+                "-ip=127.0.0.1",
+                "-ip.bind=127.0.0.1",
+                "-master.telemetry=false",
+                "-filer",
+                "-s3",
+            ])
             .args(["-volume.max=20", "-master.volumeSizeLimitMB=64", "-s3.port.lance=0"])
             .arg(format!("-dir={}", home.display()))
             .arg(format!("-s3.config={}", home.join("identities.json").display()))
@@ -89,7 +97,10 @@ impl Weed {
             }
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
-        panic!("SeaweedFS did not start: {}", std::fs::read_to_string(self.home.path().join("weed.log")).unwrap());
+        panic!(
+            "SeaweedFS did not start: {}",
+            std::fs::read_to_string(self.home.path().join("weed.log")).unwrap()
+        );
     }
 
     /// Ends it at once, as a power failure would.
@@ -110,7 +121,8 @@ impl Weed {
 
     /// Every object of the bucket and its size.
     fn objects(&self) -> serde_json::Map<String, Value> {
-        let ask = json!({"endpoint": self.endpoint(), "key_id": KEY_ID, "secret": SECRET, "list": "lakehouse"});
+        let ask =
+            json!({"endpoint": self.endpoint(), "key_id": KEY_ID, "secret": SECRET, "list": "lakehouse"});
         python("s3_store.py", &ask).as_object().unwrap().clone()
     }
 
@@ -163,20 +175,25 @@ async fn two_organisations_share_a_bucket_and_a_key_and_nothing_else() {
         who.write("UPDATE datasets.notes SET note = 'changed' WHERE id = 1").await;
         who.write("DELETE FROM datasets.notes WHERE id = 4").await;
         let rows = who.rows("SELECT id, note FROM datasets.notes ORDER BY id").await;
-        let expected = [format!("{marker} 0"), "changed".to_owned(), format!("{marker} 2"), format!("{marker} 3")];
+        let expected =
+            [format!("{marker} 0"), "changed".to_owned(), format!("{marker} 2"), format!("{marker} 3")];
         let expected: Vec<_> = expected.iter().enumerate().map(|(id, note)| json!([id, note])).collect();
         assert_eq!(rows, json!(expected));
         said.push_str(&rows.to_string());
 
         let token = world.catalog_token().await;
         let read = weed.pyiceberg(&world, &token, &who.warehouse, "datasets.notes");
-        let expected: Vec<_> = expected.iter().map(|row| json!([row[0].to_string(), format!("'{}'", row[1].as_str().unwrap())])).collect();
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|row| json!([row[0].to_string(), format!("'{}'", row[1].as_str().unwrap())]))
+            .collect();
         assert_eq!(read["rows"], json!(expected), "for PyIceberg");
     }
     let objects = weed.objects();
     let mine = [format!("{}/", world.acme.warehouse), format!("{}/", world.globex.warehouse)];
     assert!(mine.iter().all(|prefix| objects.keys().filter(|key| key.starts_with(prefix)).count() > 5));
-    let stray: Vec<_> = objects.keys().filter(|key| !mine.iter().any(|prefix| key.starts_with(prefix))).collect();
+    let stray: Vec<_> =
+        objects.keys().filter(|key| !mine.iter().any(|prefix| key.starts_with(prefix))).collect();
     assert_eq!(stray, Vec::<&String>::new());
 
     let secret = objects.keys().find(|key| key.starts_with(&mine[1]) && key.ends_with(".parquet")).unwrap();
@@ -190,12 +207,16 @@ async fn two_organisations_share_a_bucket_and_a_key_and_nothing_else() {
         }
     }
     // Answers on purpose, on settings and on secrets: none has the key.
-    for sql in ["FROM duckdb_secrets()", "FROM duckdb_settings()", "SELECT getenv('LAKEHOUSE_S3_SECRET_ACCESS_KEY')"] {
+    for sql in
+        ["FROM duckdb_secrets()", "FROM duckdb_settings()", "SELECT getenv('LAKEHOUSE_S3_SECRET_ACCESS_KEY')"]
+    {
         said.push_str(&world.acme.post(&json!({"sql": sql, "format": "json"})).await.text().await.unwrap());
     }
     for path in ["health?deep=1", "config", "tables", "metrics"] {
         let url = format!("{}/{path}", world.url);
-        said.push_str(&world.http.get(url).bearer_auth(&world.acme.token).send().await.unwrap().text().await.unwrap());
+        said.push_str(
+            &world.http.get(url).bearer_auth(&world.acme.token).send().await.unwrap().text().await.unwrap(),
+        );
     }
     for log in logs(home.path()) {
         said.push_str(&std::fs::read_to_string(log).unwrap());
@@ -217,7 +238,10 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     acme.write(&format!("INSERT INTO datasets.large SELECT i, {} FROM range(200_000) t(i)", wide("i"))).await;
     let largest = weed.objects().values().filter_map(Value::as_u64).max().unwrap();
     assert!(largest > 20 << 20, "the largest object has {largest} bytes");
-    let sums = format!("SELECT count(*), sum(a), sum(length(b)), count(*) FILTER (b = {}) FROM datasets.large", wide("a"));
+    let sums = format!(
+        "SELECT count(*), sum(a), sum(length(b)), count(*) FILTER (b = {}) FROM datasets.large",
+        wide("a")
+    );
     let expected = acme.rows(&sums).await;
     assert_eq!(expected, json!([[200_000, 19_999_900_000_u64, 51_200_000, 200_000]]));
     let files = world.acme.warehouse.clone();
@@ -228,8 +252,15 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     refused(acme, &by_path, Code::StorageUnavailable).await;
     // Never read before, so nothing of its data is in the engine.
     refused(acme, "SELECT sum(unit_price) FROM datasets.ds_toydemo001", Code::StorageUnavailable).await;
-    let lost = acme.problem(&json!({"sql": "INSERT INTO datasets.large VALUES (1, 'x')", "allow_writes": true})).await;
-    assert!([Code::StorageUnavailable, Code::CatalogUnavailable].contains(&lost.code), "{} {}", lost.code, lost.detail);
+    let lost = acme
+        .problem(&json!({"sql": "INSERT INTO datasets.large VALUES (1, 'x')", "allow_writes": true}))
+        .await;
+    assert!(
+        [Code::StorageUnavailable, Code::CatalogUnavailable].contains(&lost.code),
+        "{} {}",
+        lost.code,
+        lost.detail
+    );
     assert!(TcpStream::connect(("127.0.0.1", weed.s3_port())).is_err());
 
     weed.run();

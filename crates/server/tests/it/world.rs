@@ -31,9 +31,16 @@ const SHELL: &str = "\"$@\" </dev/null & p=$!; exec >/dev/null; cat; kill -TERM 
 impl Process {
     /// Starts `duck-server` with these arguments and waits for its first line.
     pub fn start(arguments: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Process {
+        let program = [env!("CARGO_BIN_EXE_duck-server")];
+        let all: Vec<&str> = program.iter().chain(arguments).copied().collect();
+        Process::run(&all, environment, log)
+    }
+
+    /// The same for any command.
+    pub fn run(command: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Process {
         let mut shell = Command::new("sh")
-            .args(["-c", SHELL, "sh", env!("CARGO_BIN_EXE_duck-server")])
-            .args(arguments)
+            .args(["-c", SHELL, "sh"])
+            .args(command)
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -73,7 +80,7 @@ pub struct World {
     pub globex: Organisation,
     pub pid: i32,
     pub http: reqwest::Client,
-    _home: Option<TempDir>,
+    home: Option<TempDir>,
 }
 
 /// Somebody with a token.
@@ -102,11 +109,12 @@ impl World {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().to_owned();
         let mut world = World::open(&dir, settings, &[]).await;
-        world._home = Some(home);
+        world.home = Some(home);
         world
     }
 
     /// A server on a folder that stays.
+    #[allow(clippy::unused_async)] // as `start`, for whoever calls either
     pub async fn open(dir: &Path, settings: &[(&str, &str, &str)], environment: &[(&str, &str)]) -> World {
         let file = dir.join("duck-server.toml");
         if !settings.is_empty() {
@@ -140,7 +148,7 @@ impl World {
             pid: i32::try_from(line["pid"].as_i64().unwrap()).unwrap(),
             http: http.clone(),
             process,
-            _home: None,
+            home: None,
         }
     }
 
@@ -188,10 +196,38 @@ impl World {
         self.http.get(url).bearer_auth(token).send().await.unwrap().json().await.unwrap()
     }
 
+    /// Searches the log for everything that must not be in it.
+    pub fn log_holds_no_secret(&self) {
+        let file = std::fs::read_to_string(self.dir.join("duck-server.toml")).unwrap();
+        let file: toml::Table = file.parse().unwrap();
+        let mut secrets =
+            vec![self.acme.token.clone(), self.globex.token.clone(), "planted-bearer-token".to_owned()];
+        for (section, name) in
+            [("auth", "jwt_secret"), ("auth", "service_token"), ("catalog", "client_secret")]
+        {
+            secrets.push(file[section][name].as_str().unwrap().to_owned());
+        }
+        let log = std::fs::read_to_string(&self.process.log).unwrap();
+        assert!(log.contains("request_id"), "the log is there");
+        for secret in secrets {
+            assert!(!log.contains(&secret), "the log holds a secret");
+        }
+    }
+
     /// The catalog's id of a warehouse.
     pub async fn prefix(&self, warehouse: &str) -> String {
         let config = self.catalog(&format!("/v1/config?warehouse={warehouse}")).await;
         config["defaults"]["prefix"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The log of every world is searched at its end, so that every test is one of what is logged, too.
+impl Drop for World {
+    fn drop(&mut self) {
+        self.process.stop();
+        if !std::thread::panicking() {
+            self.log_holds_no_secret();
+        }
     }
 }
 
@@ -217,7 +253,8 @@ pub fn set(written: &mut toml::Table, section: &str, name: &str, value: &str) {
 
 fn client() -> reqwest::Client {
     // No connection is kept: it would end with the runtime of the test that opened it, in the middle of another's request.
-    reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(Duration::from_secs(120)).build().unwrap()
+    let client = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0);
+    client.timeout(Duration::from_mins(2)).build().unwrap()
 }
 
 fn children(pid: i32) -> Vec<i32> {
@@ -242,7 +279,13 @@ pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
 impl Organisation {
     /// `POST /query` with this body.
     pub async fn post(&self, body: &Value) -> reqwest::Response {
-        self.http.post(format!("{}/query", self.url)).bearer_auth(&self.token).json(body).send().await.unwrap()
+        self.http
+            .post(format!("{}/query", self.url))
+            .bearer_auth(&self.token)
+            .json(body)
+            .send()
+            .await
+            .unwrap()
     }
 
     /// The rows of a statement that must succeed, as JSON.
@@ -318,6 +361,6 @@ pub fn python(program: &str, input: &Value) -> Value {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-    assert!(child.wait().unwrap().success(), "{program}: {err}");
+    assert!(child.wait().unwrap().success(), "{program}: {}", &err[err.len().saturating_sub(3_000)..]);
     serde_json::from_str(&out).unwrap()
 }

@@ -31,7 +31,8 @@ impl Write for Buffer {
 
 impl ArrowEncoder {
     pub(crate) fn start(rows: &Rows<'_>, sink: &mut Sink) -> Result<Self, Failure> {
-        let writer = StreamWriter::try_new(Buffer::default(), &rows.schema()).map_err(|e| cannot_encode(&e))?;
+        let writer =
+            StreamWriter::try_new(Buffer::default(), &rows.schema()).map_err(|e| cannot_encode(&e))?;
         let mut encoder = ArrowEncoder(writer);
         encoder.pass_on(sink);
         Ok(encoder)

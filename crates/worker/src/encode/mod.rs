@@ -20,7 +20,8 @@ pub(crate) trait Encoder {
 }
 
 fn cannot_encode(error: &ArrowError) -> Failure {
-    let mut failure = fault::ours(Code::NotSupported, "A column's type cannot be sent in this format; cast it.");
+    let mut failure =
+        fault::ours(Code::NotSupported, "A column's type cannot be sent in this format; cast it.");
     failure.detail = error.to_string();
     failure
 }

@@ -24,8 +24,9 @@ impl Error {
 type Result<T> = std::result::Result<T, Error>;
 
 fn c_string(text: &str) -> Result<CString> {
-    CString::new(text)
-        .map_err(|_| Error::new(r#"{"exception_type":"Parser","exception_message":"the text holds a NUL character"}"#))
+    CString::new(text).map_err(|_| {
+        Error::new(r#"{"exception_type":"Parser","exception_message":"the text holds a NUL character"}"#)
+    })
 }
 
 /// Copies a C string that DuckDB keeps.
@@ -74,7 +75,9 @@ impl Database {
             }
             for (name, value) in settings {
                 let (name, value) = (c_string(name)?, c_string(value)?);
-                if ffi::duckdb_set_config(config, name.as_ptr(), value.as_ptr()) != ffi::duckdb_state_DuckDBSuccess {
+                if ffi::duckdb_set_config(config, name.as_ptr(), value.as_ptr())
+                    != ffi::duckdb_state_DuckDBSuccess
+                {
                     ffi::duckdb_destroy_config(&raw mut config);
                     return Err(Error::new(format!("setting {} is not known", name.to_string_lossy())));
                 }
@@ -190,8 +193,9 @@ impl<'c> Statements<'c> {
     pub(crate) fn prepare(&self, index: u64) -> Result<Prepared<'c>> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: both handles are alive; `Prepared` frees what comes back, failed or not.
-        let state =
-            unsafe { ffi::duckdb_prepare_extracted_statement(self.connection.raw, self.raw, index, &raw mut raw) };
+        let state = unsafe {
+            ffi::duckdb_prepare_extracted_statement(self.connection.raw, self.raw, index, &raw mut raw)
+        };
         let prepared = Prepared { _connection: self.connection, raw };
         if state == ffi::duckdb_state_DuckDBSuccess {
             return Ok(prepared);
@@ -366,8 +370,9 @@ impl Rows<'_> {
         // the names live until the call that reads them has returned (they belong to the result).
         unsafe {
             let count = ffi::duckdb_column_count(&raw mut answer.0);
-            let types: Vec<LogicalType> =
-                (0..count).map(|i| LogicalType(ffi::duckdb_column_logical_type(&raw mut answer.0, i))).collect();
+            let types: Vec<LogicalType> = (0..count)
+                .map(|i| LogicalType(ffi::duckdb_column_logical_type(&raw mut answer.0, i)))
+                .collect();
             let mut names: Vec<*const c_char> =
                 (0..count).map(|i| ffi::duckdb_column_name(&raw mut answer.0, i)).collect();
             let columns = types
@@ -416,7 +421,8 @@ impl Rows<'_> {
             }
             let rows = ffi::duckdb_data_chunk_get_size(chunk);
             let mut array = FFI_ArrowArray::empty();
-            let converted = checked(ffi::duckdb_data_chunk_to_arrow(self.options, chunk, (&raw mut array).cast()));
+            let converted =
+                checked(ffi::duckdb_data_chunk_to_arrow(self.options, chunk, (&raw mut array).cast()));
             ffi::duckdb_destroy_data_chunk(&raw mut chunk);
             converted?;
             if rows == 0 {
@@ -476,7 +482,11 @@ impl LogicalType {
             }
             match ffi::duckdb_get_type_id(self.0) {
                 ffi::DUCKDB_TYPE_DUCKDB_TYPE_DECIMAL => {
-                    format!("DECIMAL({},{})", ffi::duckdb_decimal_width(self.0), ffi::duckdb_decimal_scale(self.0))
+                    format!(
+                        "DECIMAL({},{})",
+                        ffi::duckdb_decimal_width(self.0),
+                        ffi::duckdb_decimal_scale(self.0)
+                    )
                 }
                 ffi::DUCKDB_TYPE_DUCKDB_TYPE_LIST => {
                     format!("{}[]", LogicalType(ffi::duckdb_list_type_child_type(self.0)).name())

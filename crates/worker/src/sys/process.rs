@@ -64,7 +64,11 @@ pub(crate) fn become_user(uid: u32) -> io::Result<()> {
 
 /// Closes every descriptor but the standard three, the control socket and the listener, which come back under fixed numbers.
 /// Standard error becomes `stderr`, the other two `/dev/null`.
-pub(crate) fn keep_only(control: OwnedFd, listener: OwnedFd, stderr: OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn keep_only(
+    control: OwnedFd,
+    listener: OwnedFd,
+    stderr: OwnedFd,
+) -> io::Result<(OwnedFd, OwnedFd)> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let wanted = [
         (null.into_raw_fd(), &[0, 1][..]),

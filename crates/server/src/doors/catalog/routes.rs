@@ -105,7 +105,10 @@ fn asks_for_no_table(method: &Method, path: &str) -> bool {
     let reads = method == Method::GET || method == Method::HEAD;
     match segments.as_slice() {
         ["", "v1", prefix, "namespaces", namespace, "tables", name] => {
-            reads && is_unambiguous(prefix) && is_unambiguous(namespace) && decoded(name, b"").is_some_and(|n| n.contains(&b'/'))
+            reads
+                && is_unambiguous(prefix)
+                && is_unambiguous(namespace)
+                && decoded(name, b"").is_some_and(|n| n.contains(&b'/'))
         }
         _ => false,
     }

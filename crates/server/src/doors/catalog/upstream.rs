@@ -114,9 +114,13 @@ impl Upstream {
             .build()
             .map_err(|_| Faults(vec!["this system has no usable TLS roots for the catalog's client"]))?;
         let login = match (&settings.oauth2_uri, &settings.client_id, &settings.client_secret) {
-            (Some(uri), Some(id), Some(secret)) => {
-                Some(Arc::new(Login::new(client.clone(), uri, id, secret.reveal(), settings.scope.as_deref())))
-            }
+            (Some(uri), Some(id), Some(secret)) => Some(Arc::new(Login::new(
+                client.clone(),
+                uri,
+                id,
+                secret.reveal(),
+                settings.scope.as_deref(),
+            ))),
             _ => None,
         };
         let prefixes = Cache::builder().max_capacity(PREFIXES_MAX).time_to_live(PREFIX_TIME_MAX).build();

@@ -215,7 +215,7 @@ impl Settings {
             .with_timeout_disabled()
             .with_read_timeout_disabled()
             .with_pool_idle_timeout(Duration::from_mins(1));
-                let builder = AmazonS3Builder::new()
+        let builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_access_key_id(id)
             .with_secret_access_key(secret.reveal())

@@ -1,0 +1,129 @@
+//! Workers: shared, bounded, replaced when they die.
+
+use duck_contract::Code;
+use futures::StreamExt;
+use serde_json::json;
+
+use crate::world::{World, until};
+
+#[tokio::test]
+async fn with_a_ceiling_of_two_three_warehouses_in_turn_all_answer() {
+    let world = World::start(&[("pool", "workers_max", "2")]).await;
+    // Seeding used writers; these are readers and one writer, so three keys.
+    assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5_000]]));
+    assert_eq!(world.globex.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[8_000]]));
+    for _ in 0..3 {
+        let before = world.workers();
+        assert_eq!(before.len(), 2, "{before:?}");
+        assert_eq!(world.acme.write("SELECT 1").await, json!([[1]]));
+        assert_eq!(world.acme.rows("SELECT 2").await, json!([[2]]));
+        assert_eq!(world.globex.rows("SELECT 3").await, json!([[3]]));
+        until("the least recently used worker's process is gone", || world.workers().len() == 2).await;
+        let after = world.workers();
+        assert!(before.iter().any(|pid| !after.contains(pid)), "somebody had to go: {before:?} {after:?}");
+    }
+}
+
+#[tokio::test]
+async fn concurrent_first_queries_start_one_worker() {
+    let world = World::start(&[]).await;
+    let before = world.workers().len();
+    let queries = (0..32).map(|_| world.acme.rows("SELECT 1"));
+    for rows in futures::future::join_all(queries).await {
+        assert_eq!(rows, json!([[1]]));
+    }
+    assert_eq!(world.workers().len(), before + 1);
+}
+
+#[tokio::test]
+async fn an_idle_worker_is_ended() {
+    let world = World::start(&[("pool", "idle_ms_max", "300")]).await;
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+    until("no worker is left", || world.workers().is_empty()).await;
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+}
+
+#[tokio::test]
+async fn a_worker_killed_in_mid_stream_fails_its_own_request_loudly_and_no_other() {
+    let world = World::start(&[("query", "rows_max", "100000000")]).await;
+    let long = json!({"sql": "SELECT i, repeat('x', 60) FROM range(3000000) t(i)"});
+    let seeders = world.workers();
+    let hurt = world.acme.post(&long).await;
+    let victim = world.workers().into_iter().find(|pid| !seeders.contains(pid)).unwrap();
+    let well = world.globex.post(&long).await;
+    let (mut hurt, mut well) = (hurt.bytes_stream(), well.bytes_stream());
+    assert!(hurt.next().await.unwrap().is_ok() && well.next().await.unwrap().is_ok());
+
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(victim).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+
+    let mut broken = false;
+    while let Some(piece) = hurt.next().await {
+        broken |= piece.is_err();
+    }
+    assert!(broken, "a reader must see an error, not a short answer");
+    let mut bytes = 0;
+    while let Some(piece) = well.next().await {
+        bytes += piece.expect("the other organisation's stream is untouched").len();
+    }
+    assert!(bytes > 3_000_000 * 68, "{bytes}");
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_stops_its_statement() {
+    let world = World::start(&[("query", "rows_max", "1000000000000")]).await;
+    let seeders = world.workers();
+    // One that waits for its first byte, and one in the middle of its answer.
+    for sql in [
+        "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b",
+        "FROM range(1000000000000)",
+    ] {
+        let body = json!({"sql": sql});
+        let gone = tokio::time::timeout(std::time::Duration::from_millis(500), async {
+            let mut rows = world.acme.post(&body).await.bytes_stream();
+            while let Some(Ok(_)) = rows.next().await {}
+        });
+        assert!(gone.await.is_err(), "the statement was to run on");
+        let worker = world.workers().into_iter().find(|pid| !seeders.contains(pid));
+        let mut last = u64::MAX;
+        until("the worker rests", || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let now = worker.map_or(0, cpu_ticks);
+            std::mem::replace(&mut last, now) == now
+        })
+        .await;
+        assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_at_its_cap_is_told_to_wait() {
+    let world =
+        World::start(&[("limits", "tenant_running_max", "1"), ("limits", "wait_ms_max", "200")]).await;
+    let slow = json!({"sql": "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b", "timeout_ms": 3000});
+    let busy = tokio::spawn({
+        let (acme, slow) = (world.acme.clone(), slow.clone());
+        async move { acme.problem(&slow).await.code }
+    });
+    until("it runs", || world.workers().iter().any(|pid| cpu_ticks(*pid) > 20)).await;
+    let answer = world.acme.post(&json!({"sql": "SELECT 1"})).await;
+    assert_eq!(answer.headers()["retry-after"], "1");
+    assert_eq!(crate::world::problem(answer).await.code, Code::TenantBusy);
+    assert_eq!(world.globex.rows("SELECT 1").await, json!([[1]]), "the other tenant is served");
+    assert_eq!(busy.await.unwrap(), Code::Timeout);
+}
+
+/// User and system time of a process, in clock ticks; 0 when it is gone.
+fn cpu_ticks(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    match (fields.get(11), fields.get(12)) {
+        (Some(user), Some(system)) => user.parse::<u64>().unwrap() + system.parse::<u64>().unwrap(),
+        _ => 0,
+    }
+}

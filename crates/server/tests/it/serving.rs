@@ -1,0 +1,321 @@
+//! Who is let in, what the server says of itself, and how it begins and ends.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use duck_contract::Code;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde_json::{Value, json};
+
+use crate::world::{Organisation, Process, World, problem, shared, until};
+
+fn secret(world: &World) -> String {
+    let file: toml::Table =
+        std::fs::read_to_string(world.dir.join("duck-server.toml")).unwrap().parse().unwrap();
+    file["auth"]["jwt_secret"].as_str().unwrap().to_owned()
+}
+
+fn token(algorithm: Algorithm, key: &str, claims: &Value) -> String {
+    jsonwebtoken::encode(&Header::new(algorithm), claims, &EncodingKey::from_secret(key.as_bytes()).unwrap())
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_token_that_does_not_hold_opens_nothing() {
+    let world = shared().await;
+    let key = secret(world);
+    let claims = |exp: u64| json!({"workspace_id": "acme", "exp": exp, "iat": 0});
+    let good = token(Algorithm::HS256, &key, &claims(4_000_000_000));
+    let unsigned = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.eyJ3b3Jrc3BhY2VfaWQiOiJhY21lIiwiZXhwIjo0MDAwMDAwMDAwLCJpYXQiOjB9.";
+    let (head, tail) = good.rsplit_once('.').unwrap();
+    for (what, bearer) in [
+        (
+            "another key",
+            token(Algorithm::HS256, &key.replace(|c: char| c.is_ascii_digit(), "x"), &claims(4_000_000_000)),
+        ),
+        ("expired", token(Algorithm::HS256, &key, &claims(1_000_000_000))),
+        ("another algorithm", token(Algorithm::HS512, &key, &claims(4_000_000_000))),
+        ("no algorithm", unsigned.to_owned()),
+        ("no signature", format!("{head}.")),
+        ("a changed signature", format!("{head}.{}", tail.chars().rev().collect::<String>())),
+        ("no workspace", token(Algorithm::HS256, &key, &json!({"exp": 4_000_000_000_u64, "iat": 0}))),
+        ("no expiry", token(Algorithm::HS256, &key, &json!({"workspace_id": "acme", "iat": 0}))),
+        (
+            "a path as workspace",
+            token(
+                Algorithm::HS256,
+                &key,
+                &json!({"workspace_id": "../acme", "exp": 4_000_000_000_u64, "iat": 0}),
+            ),
+        ),
+        ("nothing", String::new()),
+        ("garbage", "x".repeat(5_000)),
+    ] {
+        for path in ["/query", "/tables", "/config"] {
+            let url = format!("{}{path}", world.url);
+            let request = if path == "/query" {
+                world.http.post(url).body("{\"sql\":\"SELECT 1\"}")
+            } else {
+                world.http.get(url)
+            };
+            let answer = request.bearer_auth(&bearer).send().await.unwrap();
+            assert_eq!(answer.headers()["www-authenticate"], "Bearer");
+            assert_eq!(problem(answer).await.code, Code::Unauthenticated, "{path} with {what}");
+        }
+    }
+    let none =
+        world.http.post(format!("{}/query", world.url)).body("{\"sql\":\"SELECT 1\"}").send().await.unwrap();
+    assert_eq!(problem(none).await.code, Code::Unauthenticated);
+    let acme = Organisation { token: good, ..world.acme.clone() };
+    assert_eq!(acme.rows("SELECT 1").await, json!([[1]]));
+}
+
+#[tokio::test]
+async fn the_request_cannot_name_another_warehouse_than_the_token() {
+    let world = shared().await;
+    let ask = |field: &str, value: &str| json!({"sql": "SELECT 1", field: value});
+    for body in
+        [ask("warehouse", &world.globex.warehouse), ask("warehouse", "x"), ask("workspace_id", "globex")]
+    {
+        assert_eq!(world.acme.problem(&body).await.code, Code::WarehouseMismatch);
+    }
+    world.acme.json(json!({"sql": "SELECT 1", "format": "json", "warehouse": world.acme.warehouse})).await;
+    let other = format!("{}/tables?warehouse={}", world.url, world.globex.warehouse);
+    let answer = world.http.get(other).bearer_auth(&world.acme.token).send().await.unwrap();
+    assert_eq!(problem(answer).await.code, Code::WarehouseMismatch);
+}
+
+#[tokio::test]
+async fn the_service_token_names_any_workspace_and_must_name_one() {
+    let world = shared().await;
+    let service = Organisation { token: world.service_token.clone(), ..world.acme.clone() };
+    let sql = "SELECT count(*) FROM ds_toydemo001";
+    for (field, value, rows) in
+        [("warehouse", world.globex.warehouse.as_str(), 8_000), ("workspace_id", "acme", 5_000)]
+    {
+        assert_eq!(
+            service.json(json!({"sql": sql, "format": "json", field: value})).await["rows"],
+            json!([[rows]])
+        );
+    }
+    assert_eq!(service.problem(&json!({"sql": sql})).await.code, Code::InvalidRequest);
+    for body in [
+        json!({"sql": sql, "workspace_id": "nobody"}),
+        json!({"sql": sql, "workspace_id": "../acme"}),
+        json!({"sql": sql, "warehouse": "other-w_acme"}),
+    ] {
+        assert_eq!(service.problem(&body).await.code, Code::UnknownWarehouse, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn writing_needs_the_grant() {
+    let world = shared().await;
+    let claims = json!({"workspace_id": "acme", "exp": 4_000_000_000_u64, "iat": 0});
+    let reader =
+        Organisation { token: token(Algorithm::HS256, &secret(world), &claims), ..world.acme.clone() };
+    let body = json!({"sql": "CREATE TABLE lake.datasets.x(i INTEGER)", "allow_writes": true});
+    assert_eq!(reader.problem(&body).await.code, Code::WritesNotGranted);
+}
+
+#[tokio::test]
+async fn the_server_tells_how_it_is_and_how_it_is_set_up() {
+    let world = shared().await;
+    let get = async |path: &str| -> Value {
+        world
+            .http
+            .get(format!("{}{path}", world.url))
+            .bearer_auth(&world.acme.token)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap()
+    };
+    assert_eq!(get("/health").await, json!({"status": "ok"}));
+    assert_eq!(get("/health?deep=1").await, json!({"status": "ok", "catalog": "ok", "storage": "ok"}));
+    assert_eq!(get("/ready").await, json!({"status": "ready"}));
+    let tables = get("/tables").await;
+    assert_eq!(tables["warehouse"], json!(world.acme.warehouse));
+    assert!(
+        tables["tables"]
+            .as_array()
+            .unwrap()
+            .contains(&json!({"schema": "datasets", "name": "ds_toydemo001"}))
+    );
+    let config = get("/config").await;
+    assert_eq!(config["warehouse"], json!(world.acme.warehouse));
+    assert_eq!((&config["sandbox"]["landlock"], &config["sandbox"]["seccomp"]), (&json!(true), &json!(true)));
+    assert_eq!(config["credential_vending"], json!(false));
+    assert!(config["schemas"].as_array().unwrap().contains(&json!("datasets")));
+}
+
+#[test]
+fn duck_server_does_not_link_libduckdb() {
+    let linked = |program: &str| {
+        let out = Command::new("ldd").arg(program).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).contains("libduckdb")
+    };
+    let server = env!("CARGO_BIN_EXE_duck-server");
+    assert!(!linked(server));
+    assert!(linked(Path::new(server).with_file_name("duck-worker").to_str().unwrap()), "the check can fail");
+}
+
+#[tokio::test]
+async fn the_end_leaves_nothing_behind() {
+    let mut world = World::start(&[]).await;
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+    let pid = world.pid;
+    let runtime = std::env::temp_dir().join(format!("duck-server-{pid}"));
+    let all: Vec<i32> = world.workers().into_iter().chain([pid]).collect();
+    assert!(runtime.exists() && all.len() > 1);
+    world.process.stop();
+    until("every process has ended", || all.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()))
+        .await;
+    assert!(!runtime.exists(), "the runtime folder is left");
+}
+
+#[tokio::test]
+async fn a_killed_server_takes_its_workers_along() {
+    let world = World::start(&[]).await;
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+    let workers = world.workers();
+    assert!(!workers.is_empty());
+    let pid = rustix::process::Pid::from_raw(world.pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    until("every worker has ended", || {
+        workers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    })
+    .await;
+    let _ = std::fs::remove_dir_all(std::env::temp_dir().join(format!("duck-server-{}", world.pid)));
+}
+
+#[tokio::test]
+async fn a_worker_holds_nothing_but_its_own() {
+    let world = World::start(&[]).await;
+    assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5_000]]));
+    for pid in world.workers() {
+        let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}"));
+        // Not dumpable: its memory and environment are closed even to its own user; root sees an empty environment.
+        assert!(read("environ").is_ok_and(|environ| environ.is_empty()), "an environment");
+        let status = String::from_utf8(read("status").unwrap()).unwrap();
+        let line = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap().trim().to_owned();
+        assert_eq!(line("NoNewPrivs:"), "1");
+        assert_eq!(line("Seccomp:"), "2");
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(line("Uid:"), "65534\t65534\t65534\t65534");
+            assert_eq!(line("CapEff:"), "0000000000000000");
+        }
+        let kinds: BTreeSet<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .map_while(Result::ok)
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok())
+            .map(|target| target.to_string_lossy().split(':').next().unwrap().to_owned())
+            .collect();
+        let expected = ["/dev/null", "anon_inode", "pipe", "socket"].map(str::to_owned);
+        assert!(kinds.is_subset(&BTreeSet::from(expected)), "{kinds:?}");
+    }
+}
+
+#[tokio::test]
+async fn spawned_workers_answer_like_forked_ones() {
+    let world = World::start(&[("worker", "start", "\"spawn\"")]).await;
+    assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5_000]]));
+    assert_eq!(world.globex.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[8_000]]));
+}
+
+/// A kernel without Landlock is played by a filter under which its system calls do not exist.
+#[tokio::test]
+async fn a_machine_without_landlock_is_refused_or_said_aloud() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().to_str().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = folder.join("../../.venv/bin/python");
+    let without = folder.join("tests/it/without_landlock.py");
+    let server = env!("CARGO_BIN_EXE_duck-server");
+    let command = [
+        python.to_str().unwrap(),
+        without.to_str().unwrap(),
+        server,
+        "dev",
+        "--json",
+        "--port",
+        "0",
+        "--dir",
+        dir,
+    ];
+
+    let refused = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("the sandbox is incomplete"), "{refused:?}");
+
+    let file = home.path().join("duck-server.toml");
+    let settings = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{settings}\n[worker]\nsandbox = \"best-effort\"\n")).unwrap();
+    let process = Process::run(&command, &[], home.path().join("server.log"));
+    let line: Value = serde_json::from_str(&process.line).unwrap();
+    let url = format!("{}/config", line["url"].as_str().unwrap());
+    let bearer = line["tokens"]["acme"].as_str().unwrap();
+    let config: Value =
+        shared().await.http.get(url).bearer_auth(bearer).send().await.unwrap().json().await.unwrap();
+    assert_eq!(
+        (&config["sandbox"]["landlock"], &config["sandbox"]["seccomp"]),
+        (&json!(false), &json!(true))
+    );
+    assert!(std::fs::read_to_string(&process.log).unwrap().contains("THE SANDBOX IS INCOMPLETE"));
+}
+
+#[test]
+fn check_prints_the_configuration_or_every_fault() {
+    let home = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        let file = home.path().join("c.toml");
+        std::fs::write(&file, text).unwrap();
+        let out = Command::new(env!("CARGO_BIN_EXE_duck-server"))
+            .args(["check", "--config"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        (out.status.success(), String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    let good = "[auth]\njwt_secret = \"0123456789abcdef0123456789abcdef\"\n[warehouse]\nprefix = \"c\"\n\
+                [catalog]\nuri = \"http://127.0.0.1:1/catalog\"\n[storage]\nkind = \"memory\"\n";
+    let (ok, out, _) = check(good);
+    assert!(ok && out.contains("rows_max = 100000") && !out.contains("0123456789abcdef"), "{out}");
+    let (ok, _, err) = check(
+        "[auth]\njwt_secret = \"short\"\n[catalog]\nuri = \"x\"\n[storage]\nkind = \"tape\"\n[warehouse]\n",
+    );
+    assert!(!ok);
+    for part in ["storage", "tape"] {
+        assert!(err.contains(part), "{err}");
+    }
+}
+
+#[tokio::test]
+async fn a_minted_token_holds() {
+    let world = shared().await;
+    let out = Command::new(env!("CARGO_BIN_EXE_duck-server"))
+        .args(["token", "--workspace", "globex", "--ttl", "60", "--config"])
+        .arg(world.dir.join("duck-server.toml"))
+        .output()
+        .unwrap();
+    let token = String::from_utf8(out.stdout).unwrap().trim().to_owned();
+    let globex = Organisation { token, ..world.globex.clone() };
+    assert_eq!(globex.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[8_000]]));
+    assert_eq!(
+        globex.problem(&json!({"sql": "SELECT 1", "allow_writes": true})).await.code,
+        Code::WritesNotGranted
+    );
+}
+
+#[tokio::test]
+async fn the_log_holds_no_secret() {
+    let world = shared().await;
+    world.acme.problem(&json!({"sql": "SELECT * FROM nope"})).await;
+    world.acme.problem(&json!({"sql": "SELECT * FROM read_text('s3://lakehouse/other/x')"})).await;
+    let tables = format!("{}/tables", world.url);
+    let _ = world.http.get(tables).bearer_auth("planted-bearer-token").send().await.unwrap();
+    world.log_holds_no_secret();
+}
