@@ -248,9 +248,11 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     let by_path = format!("SELECT count(*) FROM read_text('s3://lakehouse/{files}/**/*.metadata.json')");
     assert!(acme.rows(&by_path).await[0][0].as_u64().unwrap() > 2);
 
+    // Known to the reader, but nothing of its data is.
+    acme.rows("DESCRIBE datasets.ds_toydemo001").await;
+
     weed.kill();
     refused(acme, &by_path, Code::StorageUnavailable).await;
-    // Never read before, so nothing of its data is in the engine.
     refused(acme, "SELECT sum(unit_price) FROM datasets.ds_toydemo001", Code::StorageUnavailable).await;
     let lost = acme
         .problem(&json!({"sql": "INSERT INTO datasets.large VALUES (1, 'x')", "allow_writes": true}))
