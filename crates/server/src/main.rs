@@ -42,6 +42,9 @@ enum Command {
     Serve {
         #[command(flatten)]
         file: File,
+        /// Print one line of JSON when ready, for scripts.
+        #[arg(long)]
+        json: bool,
     },
     /// Serve with an embedded catalog, a folder as the store and two organisations with data.
     Dev {
@@ -118,7 +121,7 @@ fn start_log(log: Log, level: &str) {
 fn run(command: Command) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match command {
-        Command::Serve { file } => runtime.block_on(serve(file.load()?)),
+        Command::Serve { file, json } => runtime.block_on(serve(file.load()?, json)),
         Command::Dev { dir, port, json } => runtime.block_on(develop(&dir, port, json)),
         Command::Token { file, workspace, subject, write, ttl } => {
             if !is_workspace_id(&workspace) {
@@ -132,9 +135,13 @@ fn run(command: Command) -> Result<(), Failed> {
     }
 }
 
-async fn serve(config: Config) -> Result<(), Failed> {
+async fn serve(config: Config, json: bool) -> Result<(), Failed> {
     let store = storage::Store::new(config.storage.clone())?;
     let server = Server::start(config, store).await?;
+    if json {
+        let url = format!("http://{}", server.address);
+        say(&serde_json::json!({"url": url, "pid": std::process::id()}).to_string())?;
+    }
     until_told_to_stop(server).await
 }
 

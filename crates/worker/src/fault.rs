@@ -108,7 +108,10 @@ fn sort(exception: &Exception, words: String) -> (Code, String) {
             remote(text, words)
         }
         "Binder" | "Catalog" | "Dependency" => (Code::SqlBinding, words),
-        "Conversion" | "Mismatch Type" | "Invalid Type" | "Unknown Type" | "Decimal" => {
+        "Invalid Input" | "Invalid type" if text.contains("is not a valid Iceberg Type") => {
+            (Code::NotSupported, words)
+        }
+        "Conversion" | "Mismatch Type" | "Invalid type" | "Unknown Type" | "Decimal" => {
             (Code::SqlType, words)
         }
         "Not implemented" => (Code::NotSupported, words),
@@ -133,6 +136,8 @@ fn sort(exception: &Exception, words: String) -> (Code, String) {
         | "Missing Extension"
         | "Extension Autoloading"
         | "Invalid Configuration" => remote(text, words),
+        // A commit fails by what the catalog or the store said to it.
+        "Transaction" | "TransactionContext" if text.contains("Failed to commit") => remote(text, words),
         _ if is_conflict(text) => conflict(),
         _ => (Code::SqlRuntime, words),
     }
@@ -148,6 +153,11 @@ fn conflict() -> (Code, String) {
     (Code::CommitConflict, sentence.to_owned())
 }
 
+fn unknown() -> (Code, String) {
+    let sentence = "The catalog never said whether the change was made. Read the table to see.";
+    (Code::CommitUnknown, sentence.to_owned())
+}
+
 /// Errors of catalog and store come as text around an HTTP status.
 fn remote(text: &str, words: String) -> (Code, String) {
     let has = |any: &[&str]| any.iter().any(|word| text.contains(word));
@@ -156,10 +166,12 @@ fn remote(text: &str, words: String) -> (Code, String) {
         return conflict();
     }
     if has(&["CommitStateUnknownException"]) {
-        return ours(
-            Code::CommitUnknown,
-            "The catalog never said whether the change was made. Read the table to see.",
-        );
+        return unknown();
+    }
+    if has(&["/transactions/commit"]) && has(&["Could not connect", "Timeout", "timed out", "Failed to read"])
+    {
+        // The door was not heard to its end, so it may have said yes.
+        return unknown();
     }
     if has(&["AlreadyExistsException"]) {
         return ours(Code::SqlBinding, "Something of that name exists already.");
@@ -259,6 +271,43 @@ mod tests {
             code(r#"{"exception_type":"Permission","exception_message":"Cannot access file \"/etc/x\""}"#),
             Code::OutsideWarehouse
         );
+    }
+
+    #[test]
+    fn a_commit_fails_by_what_was_said_to_it() {
+        let commit = |said: &str| {
+            let text = format!("Failed to commit: Failed to commit Iceberg transaction: {said}");
+            let text = serde_json::json!({"exception_type": "TransactionContext", "exception_message": text});
+            code(&text.to_string())
+        };
+        let path = "'http://127.0.0.1:1/v1/p/transactions/commit'";
+        assert_eq!(
+            commit(&format!("Request returned HTTP 503 for HTTP POST to {path}")),
+            Code::CatalogUnavailable
+        );
+        assert_eq!(
+            commit(&format!("Request to {path} returned a non-200 status code (Conflict_409)")),
+            Code::CommitConflict
+        );
+        let unknown = format!(
+            "Request to {path} returned a non-200 status code (BadGateway_502). type: CommitStateUnknownException"
+        );
+        assert_eq!(commit(&unknown), Code::CommitUnknown);
+        assert_eq!(
+            commit(&format!("Timeout was reached error for HTTP POST to {path}")),
+            Code::CommitUnknown
+        );
+    }
+
+    #[test]
+    fn a_type_that_iceberg_does_not_have_is_not_supported() {
+        for (kind, message) in [
+            ("Invalid Input", "Column type INTERVAL is not a valid Iceberg Type."),
+            ("Invalid type", "Type JSON is not a valid Iceberg Type"),
+        ] {
+            let text = serde_json::json!({"exception_type": kind, "exception_message": message});
+            assert_eq!(code(&text.to_string()), Code::NotSupported, "{message}");
+        }
     }
 
     #[test]

@@ -23,7 +23,10 @@ pub struct Process {
     pub line: String,
 }
 
-const SHELL: &str = "\"$@\" </dev/null & p=$!; cat >/dev/null; kill -TERM $p 2>/dev/null; wait $p";
+// A folder named by `REMOVE` goes with it: statics are never dropped, so their folders would stay behind.
+// The shell lets go of standard output, so that a server that does not start is noticed.
+const SHELL: &str = "\"$@\" </dev/null & p=$!; exec >/dev/null; cat; kill -TERM $p 2>/dev/null; wait $p; \
+                     [ -z \"$REMOVE\" ] || rm -rf \"$REMOVE\"";
 
 impl Process {
     /// Starts `duck-server` with these arguments and waits for its first line.
@@ -92,7 +95,12 @@ pub struct Organisation {
 /// One server for all tests that leave it as they found it.
 pub async fn shared() -> &'static World {
     static SHARED: OnceCell<World> = OnceCell::const_new();
-    SHARED.get_or_init(|| async { World::start(&[]).await }).await
+    SHARED
+        .get_or_init(|| async {
+            let dir = tempfile::tempdir().unwrap().keep();
+            World::open(&dir, &[], &[("REMOVE", dir.to_str().unwrap())]).await
+        })
+        .await
 }
 
 impl World {
@@ -110,15 +118,13 @@ impl World {
     pub async fn open(dir: &Path, settings: &[(&str, &str, &str)], environment: &[(&str, &str)]) -> World {
         let file = dir.join("duck-server.toml");
         if !settings.is_empty() {
-            // The first start writes the file with its secrets; the settings go behind it.
+            // The first start writes the file with its secrets; the settings go into it.
             if !file.exists() {
                 drop(Process::start(&dev(dir), environment, dir.join("first.log")));
             }
-            let mut written: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
+            let mut written = read_toml(&file);
             for (section, name, value) in settings {
-                let setting: toml::Table = format!("{name} = {value}").parse().unwrap();
-                let section = written.entry(*section).or_insert_with(|| toml::Table::new().into());
-                section.as_table_mut().unwrap().extend(setting);
+                set(&mut written, section, name, value);
             }
             std::fs::write(&file, written.to_string()).unwrap();
         }
@@ -171,8 +177,7 @@ impl World {
 
     /// A catalog of somebody who may do anything there: bearer token.
     pub async fn catalog_token(&self) -> String {
-        let file: toml::Table =
-            std::fs::read_to_string(self.dir.join("duck-server.toml")).unwrap().parse().unwrap();
+        let file = read_toml(&self.dir.join("duck-server.toml"));
         let text = |name: &str| file["catalog"][name].as_str().unwrap().to_owned();
         let form = [
             ("grant_type", "client_credentials".to_owned()),
@@ -230,8 +235,26 @@ fn dev(dir: &Path) -> [&str; 8] {
     ["dev", "--json", "--port", "0", "--dir", dir.to_str().unwrap(), "--log-level", "debug,hyper_util=info"]
 }
 
+/// A file of settings.
+pub fn read_toml(file: &Path) -> toml::Table {
+    std::fs::read_to_string(file).unwrap().parse().unwrap()
+}
+
+/// Sets one of them; the value is TOML. An empty section is the file's top.
+pub fn set(written: &mut toml::Table, section: &str, name: &str, value: &str) {
+    let mut parsed: toml::Table = format!("value = {value}").parse().unwrap();
+    let value = parsed.remove("value").unwrap();
+    let table = match section {
+        "" => written,
+        _ => written.entry(section).or_insert_with(|| toml::Table::new().into()).as_table_mut().unwrap(),
+    };
+    table.insert(name.to_owned(), value);
+}
+
 fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(Duration::from_mins(2)).build().unwrap()
+    // No connection is kept: it would end with the runtime of the test that opened it, in the middle of another's request.
+    let client = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0);
+    client.timeout(Duration::from_mins(2)).build().unwrap()
 }
 
 fn children(pid: i32) -> Vec<i32> {

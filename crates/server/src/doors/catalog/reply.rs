@@ -32,10 +32,11 @@ impl Reply {
         Self::error(StatusCode::BAD_REQUEST, "BadRequestException", message)
     }
 
-    /// The one answer that says neither yes nor no. (Iceberg's own type for it.)
+    /// The one answer that says neither yes nor no. Iceberg's own type for it, and one of its own statuses: 503 would say that
+    /// nothing was done, and makes `DuckDB` 1.5.5 repeat the change and then report the number without the type.
     pub(super) fn unknown_outcome() -> Self {
         Self::error(
-            StatusCode::SERVICE_UNAVAILABLE,
+            StatusCode::BAD_GATEWAY,
             "CommitStateUnknownException",
             "the catalog has not said whether the change was made",
         )

@@ -112,6 +112,9 @@ impl Store {
         if !faults.is_empty() {
             return Err(StoreError::Settings(faults));
         }
+        if settings.is_plain() {
+            tracing::warn!("the object store is spoken to without TLS");
+        }
         if let Some(root) = &settings.path {
             LocalBucket::sweep(root, Duration::from_secs(settings.limits.upload_age_s_max));
         }
@@ -207,12 +210,11 @@ impl Settings {
         // No total timeout: it would cut the body of a slow reader. No read timeout: it runs during an upload, too.
         // `Health` holds the deadlines.
         let options = ClientOptions::new()
-            .with_allow_http(self.allow_http.unwrap_or(false))
+            .with_allow_http(self.is_plain())
             .with_connect_timeout(Duration::from_millis(self.limits.connect_ms_max))
             .with_timeout_disabled()
             .with_read_timeout_disabled()
             .with_pool_idle_timeout(Duration::from_mins(1));
-        let secure = self.endpoint.as_ref().is_none_or(|url| url.starts_with("https://"));
         let builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_access_key_id(id)
@@ -220,7 +222,7 @@ impl Settings {
             .with_region(self.region.clone().unwrap_or_else(|| "us-east-1".into()))
             .with_virtual_hosted_style_request(!self.path_style.unwrap_or(true))
             // TLS already protects the body; hashing it again costs as much as sending it.
-            .with_unsigned_payload(secure)
+            .with_unsigned_payload(!self.is_plain())
             .with_client_options(options)
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() });
         match &self.endpoint {

@@ -29,7 +29,7 @@ pub struct Settings {
     pub ro_secret_access_key: Option<Secret>,
     /// `s3`: `endpoint/bucket/key` rather than `bucket.endpoint/key`. True if not given.
     pub path_style: Option<bool>,
-    /// `s3`: plain HTTP to the endpoint is in order. False if not given.
+    /// `s3`: plain HTTP to the endpoint is in order. If not given, it is where the endpoint says `http://`.
     pub allow_http: Option<bool>,
     /// `s3`: the bucket that a health probe asks. Without it, any bucket that is in use.
     pub probe_bucket: Option<String>,
@@ -175,9 +175,8 @@ impl Settings {
         if self.kind == Kind::S3 {
             let whole = self.access_key_id.is_some() && self.secret_access_key.is_some();
             say(!whole, "storage: kind `s3` needs `access_key_id` and `secret_access_key`");
-            let plain = self.endpoint.as_ref().is_some_and(|url| url.starts_with("http://"));
-            let allowed = self.allow_http.unwrap_or(false);
-            say(plain && !allowed, "storage: an `http://` endpoint needs `allow_http = true`");
+            let refused = self.is_plain() && self.allow_http == Some(false);
+            say(refused, "storage: an `http://` endpoint, and `allow_http = false`");
         } else {
             let given = self.endpoint.is_some() || self.access_key_id.is_some();
             say(given, "storage: `endpoint` and keys belong to kind `s3`");
@@ -195,6 +194,11 @@ impl Settings {
         let many = limits.upload_inflight_bytes_max >> 10 > u64::from(u32::MAX);
         say(many, "storage.limits: `upload_inflight_bytes_max` is at most 4 TiB");
         faults
+    }
+
+    /// Whether the endpoint is spoken to without TLS. Keys stay secret all the same (requests are signed), data do not.
+    pub(super) fn is_plain(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(|url| url.starts_with("http://"))
     }
 
     /// The text without our keys in it, for the log: a store repeats them in its errors.
@@ -229,6 +233,7 @@ mod tests {
     fn every_fault_is_named_at_once() {
         let mut settings = Settings::of(Kind::S3);
         settings.endpoint = Some("http://127.0.0.1:9".into());
+        settings.allow_http = Some(false);
         settings.ro_access_key_id = Some("id".into());
         assert_eq!(settings.faults().len(), 3, "{:?}", settings.faults());
     }

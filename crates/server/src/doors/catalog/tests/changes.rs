@@ -89,7 +89,7 @@ async fn an_outcome_that_nobody_knows_is_called_unknown() {
     let world =
         World::plain(|seen, _| if seen.method == "GET" { say(200, table(&[3])) } else { say(500, "") }).await;
     let (status, body) = world.post(&world.writer, COMMIT, commit()).await;
-    assert_eq!((status, body.contains("CommitStateUnknownException")), (503, true), "{body}");
+    assert_eq!((status, body.contains("CommitStateUnknownException")), (502, true), "{body}");
     let keys: BTreeSet<_> = keys(&world, COMMIT).into_iter().collect();
     assert_eq!(keys.len(), 1);
     // The same, but the table shows that the commit was made.

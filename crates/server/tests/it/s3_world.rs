@@ -1,0 +1,283 @@
+//! The shape of production: one bucket of a real S3 server, one key for all of it, a prefix for each warehouse.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use duck_contract::Code;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::world::{World, python, refused, refused_writing};
+
+const KEY_ID: &str = "bucketwidekeyid0001";
+const SECRET: &str = "bucketwidesecret-7c1f0d5be2";
+const SHELL: &str = "\"$@\" </dev/null & p=$!; cat >/dev/null; kill -KILL $p 2>/dev/null; wait $p";
+const PORTS: [&str; 9] = [
+    "-master.port",
+    "-master.port.grpc",
+    "-volume.port",
+    "-volume.port.grpc",
+    "-filer.port",
+    "-filer.port.grpc",
+    "-s3.port",
+    "-s3.port.grpc",
+    "-s3.port.iceberg",
+];
+
+/// SeaweedFS. It is killed when this is dropped, and when the test process ends in whatever way.
+struct Weed {
+    home: TempDir,
+    ports: Vec<u16>,
+    running: Option<(Child, ChildStdin)>,
+}
+
+impl Weed {
+    /// Starts it with one bucket, `lakehouse`, and one key for that bucket.
+    async fn start() -> Weed {
+        let listeners: Vec<_> = PORTS.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        drop(listeners);
+        let mut weed = Weed { home: tempfile::tempdir().unwrap(), ports, running: None };
+        let identity = |name: &str, id: &str, secret: &str, actions: &[&str]| json!({"name": name, "credentials": [{"accessKey": id, "secretKey": secret}], "actions": actions});
+        let bucket = ["Read:lakehouse", "Write:lakehouse", "List:lakehouse"];
+        let identities = json!({"identities": [
+            identity("admin", "admin", "admin-secret", &["Admin", "Read", "Write", "List"]),
+            identity("duck-server", KEY_ID, SECRET, &bucket),
+        ]});
+        std::fs::write(weed.home.path().join("identities.json"), identities.to_string()).unwrap();
+        weed.run();
+        weed.answers().await;
+        let endpoint = weed.endpoint();
+        python(
+            "s3_store.py",
+            &json!({"endpoint": endpoint, "key_id": "admin", "secret": "admin-secret", "make": "lakehouse"}),
+        );
+        weed
+    }
+
+    fn run(&mut self) {
+        let home = self.home.path();
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/weed");
+        let log = std::fs::File::create(home.join("weed.log")).unwrap();
+        let ports = PORTS.iter().zip(&self.ports).map(|(name, port)| format!("{name}={port}"));
+        let mut child = Command::new("sh")
+            .args(["-c", SHELL, "sh"])
+            .arg(program)
+            .arg(format!("-logdir={}", home.display()))
+            .args([
+                "server",
+                "-ip=127.0.0.1",
+                "-ip.bind=127.0.0.1",
+                "-master.telemetry=false",
+                "-filer",
+                "-s3",
+            ])
+            .args(["-volume.max=20", "-master.volumeSizeLimitMB=64", "-s3.port.lance=0"])
+            .arg(format!("-dir={}", home.display()))
+            .arg(format!("-s3.config={}", home.join("identities.json").display()))
+            .args(ports)
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        self.running = Some((child, stdin));
+    }
+
+    /// Waits until it answers S3 requests.
+    async fn answers(&self) {
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        for _ in 0..600 {
+            if let Ok(answer) = client.get(format!("{}/healthz", self.endpoint())).send().await
+                && answer.status().is_success()
+            {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        panic!(
+            "SeaweedFS did not start: {}",
+            std::fs::read_to_string(self.home.path().join("weed.log")).unwrap()
+        );
+    }
+
+    /// Ends it at once, as a power failure would.
+    fn kill(&mut self) {
+        if let Some((mut child, stdin)) = self.running.take() {
+            drop(stdin);
+            let _ = child.wait();
+        }
+    }
+
+    fn s3_port(&self) -> u16 {
+        self.ports[PORTS.iter().position(|name| *name == "-s3.port").unwrap()]
+    }
+
+    fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.s3_port())
+    }
+
+    /// Every object of the bucket and its size.
+    fn objects(&self) -> serde_json::Map<String, Value> {
+        let ask =
+            json!({"endpoint": self.endpoint(), "key_id": KEY_ID, "secret": SECRET, "list": "lakehouse"});
+        python("s3_store.py", &ask).as_object().unwrap().clone()
+    }
+
+    /// A server on it.
+    async fn world(&self, dir: &Path, settings: &[(&str, &str, &str)]) -> World {
+        let endpoint = self.endpoint();
+        let environment = [
+            ("LAKEHOUSE_S3_ENDPOINT", endpoint.as_str()),
+            ("LAKEHOUSE_S3_ACCESS_KEY_ID", KEY_ID),
+            ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
+            ("LAKEHOUSE_S3_REGION", "us-east-1"),
+        ];
+        World::open(dir, settings, &environment).await
+    }
+
+    fn pyiceberg(&self, world: &World, token: &str, warehouse: &str, table: &str) -> Value {
+        let s3 = json!({
+            "endpoint": self.endpoint(),
+            "access-key-id": KEY_ID,
+            "secret-access-key": SECRET,
+            "region": "us-east-1",
+        });
+        let ask = json!({"catalog": world.catalog_url, "token": token, "warehouse": warehouse, "table": table, "s3": s3});
+        python("read_table.py", &ask)
+    }
+}
+
+impl Drop for Weed {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Where the logs of a world lie.
+fn logs(dir: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_organisations_share_a_bucket_and_a_key_and_nothing_else() {
+    let weed = Weed::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let world = weed.world(home.path(), &[]).await;
+    let mut said = String::new();
+    for (who, marker) in [(&world.acme, "of acme"), (&world.globex, "of globex")] {
+        who.write(&format!("CREATE TABLE datasets.notes AS SELECT i::INTEGER AS id, '{marker} ' || i AS note FROM range(3) t(i)"))
+            .await;
+        who.write(&format!("INSERT INTO datasets.notes VALUES (3, '{marker} 3'), (4, '{marker} 4')")).await;
+        who.write("UPDATE datasets.notes SET note = 'changed' WHERE id = 1").await;
+        who.write("DELETE FROM datasets.notes WHERE id = 4").await;
+        let rows = who.rows("SELECT id, note FROM datasets.notes ORDER BY id").await;
+        let expected =
+            [format!("{marker} 0"), "changed".to_owned(), format!("{marker} 2"), format!("{marker} 3")];
+        let expected: Vec<_> = expected.iter().enumerate().map(|(id, note)| json!([id, note])).collect();
+        assert_eq!(rows, json!(expected));
+        said.push_str(&rows.to_string());
+
+        let token = world.catalog_token().await;
+        let read = weed.pyiceberg(&world, &token, &who.warehouse, "datasets.notes");
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|row| json!([row[0].to_string(), format!("'{}'", row[1].as_str().unwrap())]))
+            .collect();
+        assert_eq!(read["rows"], json!(expected), "for PyIceberg");
+    }
+    let objects = weed.objects();
+    let mine = [format!("{}/", world.acme.warehouse), format!("{}/", world.globex.warehouse)];
+    assert!(mine.iter().all(|prefix| objects.keys().filter(|key| key.starts_with(prefix)).count() > 5));
+    let stray: Vec<_> =
+        objects.keys().filter(|key| !mine.iter().any(|prefix| key.starts_with(prefix))).collect();
+    assert_eq!(stray, Vec::<&String>::new());
+
+    let secret = objects.keys().find(|key| key.starts_with(&mine[1]) && key.ends_with(".parquet")).unwrap();
+    for path in [format!("s3://lakehouse/{secret}"), format!("s3://lakehouse/{}../{secret}", mine[0])] {
+        for function in ["read_parquet", "read_blob"] {
+            let sql = format!("SELECT * FROM {function}('{path}')");
+            refused(&world.acme, &sql, Code::OutsideWarehouse).await;
+            refused_writing(&world.acme, &sql, Code::OutsideWarehouse).await;
+            let body = json!({"sql": sql});
+            said.push_str(&world.acme.post(&body).await.text().await.unwrap());
+        }
+    }
+    // Answers on purpose, on settings and on secrets: none has the key.
+    for sql in
+        ["FROM duckdb_secrets()", "FROM duckdb_settings()", "SELECT getenv('LAKEHOUSE_S3_SECRET_ACCESS_KEY')"]
+    {
+        said.push_str(&world.acme.post(&json!({"sql": sql, "format": "json"})).await.text().await.unwrap());
+    }
+    for path in ["health?deep=1", "config", "tables", "metrics"] {
+        let url = format!("{}/{path}", world.url);
+        said.push_str(
+            &world.http.get(url).bearer_auth(&world.acme.token).send().await.unwrap().text().await.unwrap(),
+        );
+    }
+    for log in logs(home.path()) {
+        said.push_str(&std::fs::read_to_string(log).unwrap());
+    }
+    assert!(said.contains("change settled") && !said.contains(SECRET) && !said.contains(KEY_ID));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
+    let mut weed = Weed::start().await;
+    let home = tempfile::tempdir().unwrap();
+    // What readers know of a table stays known, so that the outage is seen where it is: at the store, not at the catalog.
+    let settings = [("catalog", "cache_ms", "60_000"), ("storage", "limits", "{ breaker_open_ms = 1_000 }")];
+    let world = weed.world(home.path(), &settings).await;
+    let acme = &world.acme;
+    acme.write("CREATE TABLE datasets.large (a BIGINT, b VARCHAR)").await;
+    // DuckDB begins a new file after a row group, so that wide rows make large files.
+    let wide = |i: &str| format!("array_to_string([md5(({i} * 8 + n)::VARCHAR) FOR n IN range(8)], '')");
+    acme.write(&format!("INSERT INTO datasets.large SELECT i, {} FROM range(200_000) t(i)", wide("i"))).await;
+    let largest = weed.objects().values().filter_map(Value::as_u64).max().unwrap();
+    assert!(largest > 20 << 20, "the largest object has {largest} bytes");
+    let sums = format!(
+        "SELECT count(*), sum(a), sum(length(b)), count(*) FILTER (b = {}) FROM datasets.large",
+        wide("a")
+    );
+    let expected = acme.rows(&sums).await;
+    assert_eq!(expected, json!([[200_000, 19_999_900_000_u64, 51_200_000, 200_000]]));
+    let files = world.acme.warehouse.clone();
+    let by_path = format!("SELECT count(*) FROM read_text('s3://lakehouse/{files}/**/*.metadata.json')");
+    assert!(acme.rows(&by_path).await[0][0].as_u64().unwrap() > 2);
+
+    // Known to the reader, but nothing of its data is.
+    acme.rows("DESCRIBE datasets.ds_toydemo001").await;
+
+    weed.kill();
+    refused(acme, &by_path, Code::StorageUnavailable).await;
+    refused(acme, "SELECT sum(unit_price) FROM datasets.ds_toydemo001", Code::StorageUnavailable).await;
+    let lost = acme
+        .problem(&json!({"sql": "INSERT INTO datasets.large VALUES (1, 'x')", "allow_writes": true}))
+        .await;
+    assert!(
+        [Code::StorageUnavailable, Code::CatalogUnavailable].contains(&lost.code),
+        "{} {}",
+        lost.code,
+        lost.detail
+    );
+    assert!(TcpStream::connect(("127.0.0.1", weed.s3_port())).is_err());
+
+    weed.run();
+    weed.answers().await;
+    let mut last = String::new();
+    for _ in 0..100 {
+        let answer = acme.post(&json!({"sql": &sums, "format": "json"})).await;
+        if answer.status().is_success() {
+            last = answer.text().await.unwrap();
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    assert_eq!(serde_json::from_str::<Value>(&last).unwrap()["rows"], expected);
+    acme.write("INSERT INTO datasets.large VALUES (200_000, 'after')").await;
+    assert_eq!(acme.rows("SELECT b FROM datasets.large WHERE a = 200_000").await, json!([["after"]]));
+    assert_eq!(world.globex.rows("SELECT count(*) FROM datasets.sites").await, json!([[4]]));
+}
