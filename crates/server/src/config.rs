@@ -1,6 +1,6 @@
 //! Settings: written in a file and the environment, checked once, handed down to each stage as its own part.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -121,22 +121,29 @@ impl Config {
         let worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
         let query = section::<journey::Settings>(&mut written, "query", &mut faults);
         let top = parse::<Top>(Value::Table(written), "", &mut faults);
-        let (
-            Some(auth),
-            Some(warehouse),
-            Some(catalog),
-            Some(storage),
-            Some(limits),
-            Some(pool),
-            Some(worker),
-        ) = (auth, warehouse, catalog, storage, limits, pool, worker)
+        let listen = top.as_ref().map(Top::address);
+        // What could be read is checked, too, so that nobody has to mend one fault to see the next.
+        let of = |found: Option<Vec<String>>| found.unwrap_or_default();
+        let loopback = listen.is_none_or(|listen| listen.ip().is_loopback());
+        faults.extend(of(auth.as_ref().map(|s| s.faults(loopback))));
+        faults.extend(of(warehouse.as_ref().map(places::Settings::faults)));
+        faults.extend(of(catalog.as_ref().map(catalog_faults)));
+        faults.extend(of(storage.as_ref().map(storage_faults)));
+        faults.extend(of(limits.as_ref().map(limits::Settings::faults)));
+        faults.extend(of(pool.as_ref().map(pool::Settings::faults)));
+        faults.extend(of(worker.as_ref().map(pool::WorkerSettings::faults)));
+        let (Some(auth), Some(warehouse), Some(catalog), Some(storage)) = (auth, warehouse, catalog, storage)
         else {
             return Err(Faults(faults));
         };
-        let (Some(query), Some(top)) = (query, top) else { return Err(Faults(faults)) };
-        let config = Config {
-            // PORT is how a platform says "listen to the outside here".
-            listen: top.port.map_or(top.listen, |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+        let (Some(limits), Some(pool), Some(worker), Some(query)) = (limits, pool, worker, query) else {
+            return Err(Faults(faults));
+        };
+        let (Some(top), Some(listen), true) = (top, listen, faults.is_empty()) else {
+            return Err(Faults(faults));
+        };
+        Ok(Config {
+            listen,
             body_bytes_max: top.body_bytes_max,
             drain_ms_max: top.drain_ms_max,
             runtime_dir: top.runtime_dir,
@@ -148,27 +155,24 @@ impl Config {
             pool,
             worker,
             query,
-        };
-        faults.extend(config.faults());
-        if faults.is_empty() { Ok(config) } else { Err(Faults(faults)) }
-    }
-
-    fn faults(&self) -> Vec<String> {
-        let mut faults = self.auth.faults(loopback(self.listen.ip()));
-        faults.extend(self.warehouse.faults());
-        if let Err(catalog::Faults(found)) = self.catalog.validate() {
-            faults.extend(found.iter().map(|fault| format!("catalog.{fault}")));
-        }
-        faults.extend(self.storage.faults().iter().map(|fault| format!("storage.{fault}")));
-        faults.extend(self.limits.faults());
-        faults.extend(self.pool.faults());
-        faults.extend(self.worker.faults());
-        faults
+        })
     }
 }
 
-fn loopback(ip: IpAddr) -> bool {
-    ip.is_loopback()
+impl Top {
+    /// PORT is how a platform says "listen to the outside here".
+    fn address(&self) -> SocketAddr {
+        self.port.map_or(self.listen, |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+    }
+}
+
+fn catalog_faults(settings: &catalog::Settings) -> Vec<String> {
+    let catalog::Faults(found) = settings.validate().err().unwrap_or(catalog::Faults(Vec::new()));
+    found.iter().map(|fault| format!("catalog: {fault}")).collect()
+}
+
+fn storage_faults(settings: &storage::Settings) -> Vec<String> {
+    settings.faults().iter().map(|fault| format!("storage: {fault}")).collect()
 }
 
 fn read(path: &Path) -> Result<Table, Faults> {
@@ -249,7 +253,8 @@ mod tests {
 
     #[test]
     fn every_fault_is_named_at_once() {
-        let text = GOOD.replace("0123456789abcdef0123456789abcdef", "short").replace("{warehouse}", "x");
+        let text =
+            GOOD.replace("0123456789abcdef0123456789abcdef", "short").replace("s3://lakehouse", "lakehouse");
         let text = format!("{text}\n[limits]\nrunning_max = 0\n");
         let Faults(faults) = Config::assemble(text.parse().unwrap(), |_| None).unwrap_err();
         for part in ["auth.jwt_secret", "warehouse.place", "limits.running_max"] {
@@ -257,6 +262,9 @@ mod tests {
         }
         let unknown = format!("{GOOD}\n[pool]\nworkers = 1\n[worker]\nthread = 2\n");
         let Faults(faults) = Config::assemble(unknown.parse().unwrap(), |_| None).unwrap_err();
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        let broken = GOOD.replace("jwt_secret", "jwt_secrets").replace("carbon", "");
+        let Faults(faults) = Config::assemble(broken.parse().unwrap(), |_| None).unwrap_err();
         assert_eq!(faults.len(), 2, "{faults:?}");
     }
 

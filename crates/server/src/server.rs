@@ -145,11 +145,9 @@ impl Server {
         }
         self.service.journey.pool.close().await;
         self.stop_doors.cancel();
+        // A door closes when its changes are settled, and each of those has its own deadline.
         for door in self.doors {
-            let abort = door.abort_handle();
-            if tokio::time::timeout(Duration::from_secs(5), door).await.is_err() {
-                abort.abort();
-            }
+            let _ = door.await;
         }
         drop(self.runtime);
         tracing::info!("stopped");

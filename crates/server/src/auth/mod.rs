@@ -116,6 +116,7 @@ struct Claims {
     #[serde(default)]
     sub: String,
     exp: u64,
+    #[serde(default)]
     iat: u64,
     #[serde(default)]
     write: bool,

@@ -20,8 +20,8 @@ use duck_contract::{Code, Role};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use self::nursery::Nursery;
 pub use self::install::probe;
+use self::nursery::Nursery;
 pub use self::nursery::Start;
 pub use self::settings::{Settings, WorkerSettings};
 use self::state::{State, Step};

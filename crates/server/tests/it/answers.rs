@@ -65,6 +65,16 @@ async fn values_of_every_kind_survive_json() {
 }
 
 #[tokio::test]
+async fn a_number_keeps_all_its_digits_in_json() {
+    let world = shared().await;
+    let sql = "SELECT 170141183460469231731687303715884105727::HUGEINT, [-1::HUGEINT], -0.05::DECIMAL(4,2),
+               12345678901234567890.123456789::DECIMAL(38,9), {'d': 7::DECIMAL(3,0)}";
+    let text = world.acme.post(&json!({"sql": sql, "format": "json"})).await.text().await.unwrap();
+    let rows = r#""rows":[[170141183460469231731687303715884105727,[-1],-0.05,12345678901234567890.123456789,{"d":7}]]"#;
+    assert!(text.contains(rows), "{text}");
+}
+
+#[tokio::test]
 async fn parameters_are_bound_by_position_and_by_name() {
     let world = shared().await;
     let ask = async |sql: &str, params: Value| {

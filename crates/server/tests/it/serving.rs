@@ -112,7 +112,7 @@ async fn the_service_token_names_any_workspace_and_must_name_one() {
 #[tokio::test]
 async fn writing_needs_the_grant() {
     let world = shared().await;
-    let claims = json!({"workspace_id": "acme", "exp": 4_000_000_000_u64, "iat": 0});
+    let claims = json!({"workspace_id": "acme", "exp": 4_000_000_000_u64});
     let reader =
         Organisation { token: token(Algorithm::HS256, &secret(world), &claims), ..world.acme.clone() };
     let body = json!({"sql": "CREATE TABLE lake.datasets.x(i INTEGER)", "allow_writes": true});

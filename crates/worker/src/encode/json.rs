@@ -1,7 +1,14 @@
 //! `{"columns":[…],"rows":[[…],…],"row_count":n,"truncated":b}`, row by row.
 
-use arrow::array::{Array, RecordBatch};
-use arrow::json::writer::{EncoderOptions, NullableEncoder, make_encoder};
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Decimal128Type, FieldRef};
+use arrow::error::ArrowError;
+use arrow::json::writer::{
+    Encoder as ValueEncoder, EncoderFactory, EncoderOptions, NullableEncoder, make_encoder,
+};
 use duck_contract::query::Column;
 use duck_contract::worker::Failure;
 
@@ -27,7 +34,9 @@ impl JsonEncoder {
         serde_json::to_writer(&mut *buffer, &columns)
             .map_err(|e| cannot_encode(&arrow::error::ArrowError::JsonError(e.to_string())))?;
         buffer.extend_from_slice(b",\"rows\":[");
-        Ok(JsonEncoder { options: EncoderOptions::default().with_explicit_nulls(true), first: true })
+        let options =
+            EncoderOptions::default().with_explicit_nulls(true).with_encoder_factory(Arc::new(AllDigits));
+        Ok(JsonEncoder { options, first: true })
     }
 }
 
@@ -65,5 +74,41 @@ impl Encoder for JsonEncoder {
         let tail = format!("],\"row_count\":{},\"truncated\":{}}}", outcome.rows, outcome.truncated);
         sink.buffer().extend_from_slice(tail.as_bytes());
         Ok(())
+    }
+}
+
+/// Arrow's own encoder cuts a HUGEINT, which comes as a decimal of 38 digits, where it has 39.
+#[derive(Debug)]
+struct AllDigits;
+
+impl EncoderFactory for AllDigits {
+    fn make_default_encoder<'a>(
+        &self,
+        _: &'a FieldRef,
+        array: &'a dyn Array,
+        _: &'a EncoderOptions,
+    ) -> Result<Option<NullableEncoder<'a>>, ArrowError> {
+        let DataType::Decimal128(_, scale) = *array.data_type() else { return Ok(None) };
+        let values = array.as_primitive::<Decimal128Type>();
+        let scale = usize::try_from(scale).unwrap_or(0);
+        let encoder = Decimals { values: values.values(), scale };
+        Ok(Some(NullableEncoder::new(Box::new(encoder), array.nulls().cloned())))
+    }
+}
+
+struct Decimals<'a> {
+    values: &'a [i128],
+    scale: usize,
+}
+
+impl ValueEncoder for Decimals<'_> {
+    fn encode(&mut self, index: usize, out: &mut Vec<u8>) {
+        let value = self.values[index];
+        let sign = if value < 0 { "-" } else { "" };
+        let digits = format!("{:0width$}", value.unsigned_abs(), width = self.scale + 1);
+        let (whole, part) = digits.split_at(digits.len() - self.scale);
+        let point = if part.is_empty() { "" } else { "." };
+        // Writing to a Vec does not fail.
+        let _ = write!(out, "{sign}{whole}{point}{part}");
     }
 }
