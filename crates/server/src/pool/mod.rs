@@ -4,23 +4,26 @@
 //! ceiling, never two for one key, never ends a worker that is leased. A start is detached from the request that wanted it: when
 //! that client gives up, the next one finds the worker.
 
+mod install;
 mod nursery;
+mod settings;
 mod state;
 mod worker;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duck_contract::worker::{SandboxLevel, SandboxMode, Spec};
+use duck_contract::worker::Spec;
 use duck_contract::{Code, Role};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use self::nursery::Nursery;
+pub use self::install::probe;
 pub use self::nursery::Start;
+pub use self::settings::{Settings, WorkerSettings};
 use self::state::{State, Step};
 pub(crate) use self::worker::Worker;
 use crate::doors::{Passes, Place, Visitor};
@@ -29,108 +32,6 @@ use crate::governance::{Permit, Warehouse};
 
 /// How often idle and outgrown workers are looked for.
 const ROUND: Duration = Duration::from_millis(250);
-
-/// What the workers are and how many there may be.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// The ceiling. Every (warehouse, role) in use is one.
-    pub workers_max: usize,
-    /// A worker that was idle for so long is ended, milliseconds.
-    pub idle_ms_max: u64,
-    /// A worker of this age is ended when it is idle, milliseconds.
-    pub age_ms_max: u64,
-    /// A worker that has run so many statements is ended when it is idle.
-    pub statements_max: u64,
-    /// A worker that uses more is killed, MiB; the backstop behind `worker.memory_mb_max`.
-    pub resident_mb_max: u64,
-    /// From birth to the report, milliseconds.
-    pub start_ms_max: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            workers_max: 64,
-            idle_ms_max: 300_000,
-            age_ms_max: 3_600_000,
-            statements_max: 100_000,
-            resident_mb_max: 2_048,
-            start_ms_max: 20_000,
-        }
-    }
-}
-
-/// What every worker is told.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WorkerSettings {
-    /// The `duck-worker` program; found beside this one when not set.
-    pub program: Option<PathBuf>,
-    /// The folder of the extension files; found beside the program or in the checkout when not set.
-    pub extensions: Option<PathBuf>,
-    /// Fork from a template, or spawn.
-    pub start: Start,
-    /// How much sandbox is needed.
-    pub sandbox: SandboxMode,
-    /// DuckDB's threads in a worker.
-    pub threads: u32,
-    /// DuckDB's `memory_limit`, MiB.
-    pub memory_mb: u64,
-    /// Hard limit on a worker's data segment (`RLIMIT_DATA`), MiB.
-    pub memory_mb_max: u64,
-    /// Intermediate data on disk, MiB.
-    pub spill_mb_max: u64,
-    /// The user that workers become when the server is root.
-    pub uid: u32,
-}
-
-impl Default for WorkerSettings {
-    fn default() -> Self {
-        WorkerSettings {
-            program: None,
-            extensions: None,
-            start: Start::Fork,
-            sandbox: SandboxMode::Require,
-            threads: 2,
-            memory_mb: 512,
-            memory_mb_max: 1_536,
-            spill_mb_max: 4_096,
-            uid: 65_534,
-        }
-    }
-}
-
-impl Settings {
-    /// Everything that is wrong with the settings.
-    pub fn faults(&self) -> Vec<String> {
-        if self.workers_max == 0 {
-            vec!["pool.workers_max: 0 would run nothing".to_owned()]
-        } else {
-            Vec::new()
-        }
-    }
-}
-
-impl WorkerSettings {
-    /// Everything that is wrong with the settings.
-    pub fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        if self.threads == 0 {
-            faults.push("worker.threads: at least 1".to_owned());
-        }
-        if self.memory_mb < 64 {
-            faults.push("worker.memory_mb: at least 64".to_owned());
-        }
-        if self.memory_mb_max < self.memory_mb + 256 {
-            faults.push("worker.memory_mb_max: at least 256 above worker.memory_mb".to_owned());
-        }
-        if self.uid == 0 {
-            faults.push("worker.uid: workers do not run as root".to_owned());
-        }
-        faults
-    }
-}
 
 /// Where the doors are, and what a worker must not reach.
 #[derive(Debug, Clone, Copy)]
@@ -189,8 +90,8 @@ impl Pool {
     /// With no workers. Returns when the template is warm.
     pub async fn open(settings: Settings, forge: Forge) -> std::io::Result<Pool> {
         let start = forge.settings.start;
-        let program = program(&forge.settings)?;
-        let extensions = extensions(&forge.settings, &program)?;
+        let program = install::program(&forge.settings)?;
+        let extensions = install::extensions(&forge.settings, &program)?;
         let nursery = tokio::task::spawn_blocking(move || Nursery::open(start, program, extensions))
             .await
             .map_err(std::io::Error::other)??;
@@ -403,44 +304,4 @@ impl Drop for Lease {
         self.pool.state().returned(&self.key, self.worker.id, Instant::now());
         self.pool.changed.notify_waiters();
     }
-}
-
-/// How much of the sandbox this machine offers, tried out in a process of its own.
-pub fn probe(settings: &WorkerSettings) -> std::io::Result<SandboxLevel> {
-    let answer = std::process::Command::new(program(settings)?).arg("probe").env_clear().output()?;
-    let mut level: SandboxLevel = serde_json::from_slice(&answer.stdout).map_err(std::io::Error::other)?;
-    level.uid_dropped = rustix::process::geteuid().is_root();
-    Ok(level)
-}
-
-fn program(settings: &WorkerSettings) -> std::io::Result<PathBuf> {
-    let found = match &settings.program {
-        Some(program) => program.clone(),
-        None => std::env::current_exe()?.with_file_name("duck-worker"),
-    };
-    exists(found, "worker.program")
-}
-
-/// Where the extension files lie below `lib`, as `scripts/fetch-duckdb.sh` puts them.
-const VERSIONED: &str = "extensions/v1.5.5/linux_amd64";
-
-/// The installed layout has `lib/extensions` beside `bin`; in a checkout the script puts them under `third_party`.
-fn extensions(settings: &WorkerSettings, program: &Path) -> std::io::Result<PathBuf> {
-    if let Some(folder) = &settings.extensions {
-        return exists(folder.clone(), "worker.extensions");
-    }
-    let installed = program.parent().and_then(Path::parent).map(|root| root.join("lib").join(VERSIONED));
-    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../third_party/duckdb").join(VERSIONED);
-    let found = installed.filter(|folder| folder.exists()).unwrap_or(checkout);
-    exists(found, "worker.extensions")
-}
-
-fn exists(path: PathBuf, setting: &str) -> std::io::Result<PathBuf> {
-    if path.exists() {
-        return Ok(path);
-    }
-    Err(std::io::Error::other(format!(
-        "{} does not exist (see {setting}, and scripts/fetch-duckdb.sh)",
-        path.display()
-    )))
 }

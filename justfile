@@ -1,0 +1,32 @@
+# The few commands of a day's work. `just` alone lists them.
+_:
+    @just --list --unsorted
+
+# A development server with two organisations; arguments go to `duck-server dev`
+dev *arguments:
+    ./scripts/dev {{ arguments }}
+
+# All tests; arguments go to `cargo test`
+test *arguments:
+    ./scripts/test {{ arguments }}
+
+# Format and lints, before a commit
+check:
+    cargo fmt --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# What the continuous integration runs
+ci:
+    ./.ci/run
+
+# The measurements of docs/performance.md
+bench *arguments:
+    ./scripts/bench.sh {{ arguments }}
+
+# Rewrite crates/contract/schema.json from the types
+schema:
+    UPDATE_SCHEMA=1 cargo test --package duck-contract --locked --test it schema
+
+# Licences, sources, advisories, one arrow
+deny:
+    cargo deny --locked check
