@@ -186,6 +186,6 @@ async fn what_iceberg_cannot_hold_or_a_reader_cannot_find_is_said_in_so_many_wor
     let listed = world.catalog(&format!("/v1/{prefix}/namespaces/datasets/tables")).await;
     let mut names: Vec<_> =
         listed["identifiers"].as_array().unwrap().iter().map(|table| &table["name"]).collect();
-    names.sort_by_key(|name| name.to_string());
+    names.sort_by_key(ToString::to_string);
     assert_eq!(json!(names), json!(["customers", "ds_toydemo001"]));
 }

@@ -166,11 +166,11 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> io::Result<Res
 impl Plan {
     fn loses(&mut self, change: String) -> Option<Loss> {
         let (loss, times) = self.loss?;
-        let lost = self.lost.entry(change).or_default();
-        if *lost == times {
+        let count = self.lost.entry(change).or_default();
+        if *count == times {
             return None;
         }
-        *lost += 1;
+        *count += 1;
         self.dead = self.then_dead;
         Some(loss)
     }

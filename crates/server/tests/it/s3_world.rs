@@ -267,16 +267,16 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
 
     weed.run();
     weed.answers().await;
-    let mut last = String::new();
-    for _ in 0..100 {
+    let mut text = String::new();
+    for _ in 0..300 {
         let answer = acme.post(&json!({"sql": &sums, "format": "json"})).await;
         if answer.status().is_success() {
-            last = answer.text().await.unwrap();
+            text = answer.text().await.unwrap();
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    assert_eq!(serde_json::from_str::<Value>(&last).unwrap()["rows"], expected);
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["rows"], expected);
     acme.write("INSERT INTO datasets.large VALUES (200_000, 'after')").await;
     assert_eq!(acme.rows("SELECT b FROM datasets.large WHERE a = 200_000").await, json!([["after"]]));
     assert_eq!(world.globex.rows("SELECT count(*) FROM datasets.sites").await, json!([[4]]));
