@@ -12,7 +12,7 @@ use duck_contract::worker::{Failure, SandboxLevel, Spec};
 use duck_contract::Role;
 
 use crate::fault;
-use crate::sys::duckdb::{Connection, Database, Error};
+use crate::sys::duckdb::{Connection, Database, Error, Helpers};
 
 /// The name under which every warehouse is attached.
 pub(crate) const CATALOG: &str = "lake";
@@ -20,6 +20,7 @@ pub(crate) const CATALOG: &str = "lake";
 /// A worker's DuckDB, ready for statements.
 pub(crate) struct Session {
     database: Database,
+    threads: u32,
     /// What the worker may do.
     pub(crate) role: Role,
     /// Rewrites DuckDB's words for the public.
@@ -32,6 +33,16 @@ impl Session {
         let connection = self.database.connect()?;
         connection.run("USE lake")?;
         Ok(connection)
+    }
+
+    /// Threads that a statement can have besides its own.
+    pub(crate) fn helpers_max(&self) -> u32 {
+        self.threads - 1
+    }
+
+    /// Threads that work for whatever statements run.
+    pub(crate) fn helpers(&self) -> Helpers {
+        self.database.helpers()
     }
 }
 
@@ -51,7 +62,7 @@ pub(crate) fn open(database: Database, spec: &Spec, level: SandboxLevel) -> Resu
     }
     self_test(&connection, spec, level)?;
     drop(connection);
-    Ok(Session { database, role: spec.role, scrub })
+    Ok(Session { database, threads: spec.threads.max(1), role: spec.role, scrub })
 }
 
 /// Every setting is GLOBAL: a plain SET is seen by its own connection only.
@@ -72,7 +83,9 @@ fn settings(spec: &Spec) -> Vec<String> {
         "SET GLOBAL s3_uploader_max_filesize = '80GB'".to_owned(),
     ];
     if spec.threads > 1 {
+        // DuckDB divides the work among so many threads and starts none: `serve` lends them to statements that go on.
         all.push(format!("SET GLOBAL threads = {}", spec.threads));
+        all.push(format!("SET GLOBAL external_threads = {}", spec.threads));
     }
     all
 }
