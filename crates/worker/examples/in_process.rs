@@ -20,6 +20,8 @@ mod session;
 mod sink;
 #[path = "../src/sys/mod.rs"]
 mod sys;
+#[path = "../src/template.rs"]
+mod template;
 
 use std::error::Error;
 use std::fs;

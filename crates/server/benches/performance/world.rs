@@ -81,7 +81,7 @@ impl Site {
         let text = format!(
             "[auth]\njwt_secret = \"{SECRET}\"\nservice_token = \"{SECRET}\"\n\
              [warehouse]\nprefix = \"{PREFIX}\"\nplace = \"s3://{BUCKET}/{{warehouse}}/\"\n\
-             [catalog]\nuri = \"http://127.0.0.1:1/catalog\"\noauth2_uri = \"http://127.0.0.1:1/oauth\"\nclient_id = \"bench\"\nclient_secret = \"{SECRET}\"\n\
+             [catalog]\nuri = \"http://127.0.0.1:0/catalog\"\noauth2_uri = \"http://127.0.0.1:1/oauth\"\nclient_id = \"bench\"\nclient_secret = \"{SECRET}\"\n\
              [storage]\n{storage}\n{settings}\n"
         );
         std::fs::write(self.file(), text)?;
