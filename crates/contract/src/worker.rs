@@ -82,8 +82,6 @@ pub struct Spec {
     pub memory_bytes: u64,
     /// `RLIMIT_DATA`, bytes.
     pub memory_bytes_max: u64,
-    /// DuckDB's `threads`.
-    pub threads: u32,
     /// `max_temp_directory_size`, bytes.
     pub spill_bytes_max: u64,
     /// `http_timeout`, seconds; longer than the catalog door takes to settle a change.

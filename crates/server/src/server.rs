@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use duck_contract::worker::{SandboxLevel, SandboxMode};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -125,7 +126,8 @@ impl Server {
         let address = api_listener.local_addr().map_err(step("listen"))?;
         let stop_api = CancellationToken::new();
         let api = tokio::spawn(
-            axum::serve(api_listener, api::router(service.clone()))
+            // The last piece of an answer must not wait for the client's word on the one before.
+            axum::serve(api_listener.tap_io(no_delay), api::router(service.clone()))
                 .with_graceful_shutdown(stop_api.clone().cancelled_owned())
                 .into_future(),
         );
@@ -156,6 +158,12 @@ impl Server {
     /// Completes when the API has ended by itself, which is a fault.
     pub async fn ended(&mut self) {
         let _ = (&mut self.api).await;
+    }
+}
+
+fn no_delay(stream: &mut TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "answers may be late by a delayed acknowledgement");
     }
 }
 

@@ -15,8 +15,8 @@ use crate::fault;
 use crate::sandbox;
 use crate::serve;
 use crate::session;
-use crate::sys::duckdb::Database;
 use crate::sys::process::{self, Forked};
+use crate::template::Template;
 
 /// What a worker is born with.
 struct Inheritance {
@@ -26,18 +26,18 @@ struct Inheritance {
 }
 
 /// Forks a worker for every message, until the parent closes the socket.
-pub(crate) fn zygote(parent: UnixStream, database: Database) -> io::Result<()> {
+pub(crate) fn zygote(parent: UnixStream, template: Template) -> io::Result<()> {
     process::ignore_children();
     announce(&parent, 0)?;
     let this = std::process::id();
-    let mut database = Some(database);
+    let mut template = Some(template);
     while let Some(inheritance) = receive(&parent)? {
         match process::fork()? {
             Forked::Parent(pid) => announce(&parent, pid.unsigned_abs())?,
             Forked::Child => {
                 drop(parent);
-                let Some(database) = database.take() else { process::exit_now(1) };
-                live(inheritance, database, this);
+                let Some(template) = template.take() else { process::exit_now(1) };
+                live(inheritance, template, this);
             }
         }
     }
@@ -45,12 +45,12 @@ pub(crate) fn zygote(parent: UnixStream, database: Database) -> io::Result<()> {
 }
 
 /// Becomes a worker itself at the first message: the start where forking is not possible.
-pub(crate) fn solo(parent: UnixStream, database: Database, front: u32) -> io::Result<()> {
+pub(crate) fn solo(parent: UnixStream, template: Template, front: u32) -> io::Result<()> {
     announce(&parent, 0)?;
     let Some(inheritance) = receive(&parent)? else { return Ok(()) };
     announce(&parent, std::process::id())?;
     drop(parent);
-    live(inheritance, database, front)
+    live(inheritance, template, front)
 }
 
 fn announce(mut parent: &UnixStream, pid: u32) -> io::Result<()> {
@@ -83,13 +83,13 @@ fn receive(parent: &UnixStream) -> io::Result<Option<Inheritance>> {
 }
 
 /// A worker's whole life. Ends with the process: a child has no business in what its parent's destructors would do.
-fn live(inheritance: Inheritance, database: Database, parent: u32) -> ! {
+fn live(inheritance: Inheritance, template: Template, parent: u32) -> ! {
     let Inheritance { control, listener, stderr } = inheritance;
     let Ok((control, listener)) = process::keep_only(control, listener, stderr) else { process::exit_now(1) };
     let control = UnixStream::from(control);
     let session = read(&control).and_then(|spec| {
         let level = sandbox::enter(&spec, parent).map_err(|e| fault::self_test(&e.to_string()))?;
-        Ok((session::open(database, &spec, level)?, level))
+        Ok((session::open(template, &spec, level)?, level))
     });
     let code = match session {
         Ok((session, sandbox)) => {

@@ -48,7 +48,7 @@ pub(crate) fn run(
 
     let mut rows = prepared.execute().map_err(|e| fail(&e))?;
     let mut encoder: Box<dyn Encoder> = match statement.format {
-        Format::Arrow => Box::new(encode::arrow::ArrowEncoder::start(&rows, sink)?),
+        Format::Arrow => Box::new(encode::arrow::ArrowEncoder::start(&rows)?),
         Format::Json => Box::new(encode::json::JsonEncoder::start(&rows, sink)?),
     };
     let mut outcome = Outcome { rows: 0, truncated: false };

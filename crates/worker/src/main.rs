@@ -1,6 +1,6 @@
 //! `duck-worker`: the untrusted engine.
 //!
-//! `duck-worker probe` prints how much of the sandbox this machine offers. `duck-worker zygote|solo --extensions DIR --parent PID`, with a Unix stream socket as standard input, on which the front asks
+//! `duck-worker probe` prints how much of the sandbox this machine offers. `duck-worker zygote|solo --extensions DIR --threads N --parent PID`, with a Unix stream socket as standard input, on which the front asks
 //! for workers (see `birth`). It is started by `duck-server` and of no use by hand.
 
 mod birth;
@@ -35,24 +35,24 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let usage = "usage: duck-worker zygote|solo --extensions DIR --parent PID";
+    let usage = "usage: duck-worker zygote|solo --extensions DIR --threads N --parent PID";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["probe"] {
         return probe();
     }
-    let [mode, flag, extensions, parent_flag, parent] = arguments.as_slice() else {
+    let [mode, flag, extensions, threads_flag, threads, parent_flag, parent] = arguments.as_slice() else {
         return Err(usage.into());
     };
-    if flag != "--extensions" || parent_flag != "--parent" {
+    if [flag, threads_flag, parent_flag] != ["--extensions", "--threads", "--parent"] {
         return Err(usage.into());
     }
     let front = parent.parse()?;
     sandbox::die_with_parent(front)?;
     let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let database = template::open(&PathBuf::from(extensions))?;
+    let template = template::open(&PathBuf::from(extensions), threads.parse()?)?;
     match mode.as_str() {
-        "zygote" => birth::zygote(socket, database)?,
-        "solo" => birth::solo(socket, database, front)?,
+        "zygote" => birth::zygote(socket, template)?,
+        "solo" => birth::solo(socket, template, front)?,
         _ => return Err(usage.into()),
     }
     Ok(())

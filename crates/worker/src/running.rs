@@ -81,15 +81,20 @@ impl Running {
         Ok(())
     }
 
+    /// Returns when the statement has ended.
+    pub(crate) async fn ended(&self) {
+        // The sender lives as long as this does, so waiting cannot fail.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
     /// Stops the statement, and returns when it has ended.
     pub(crate) async fn stop(&self) {
         self.cancelled.store(true, Ordering::Release);
-        let mut ended = self.ended.subscribe();
         loop {
             if let Some(interrupt) = &*self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) {
                 interrupt.fire();
             }
-            if tokio::time::timeout(REPEAT, ended.wait_for(|ended| *ended)).await.is_ok() {
+            if tokio::time::timeout(REPEAT, self.ended()).await.is_ok() {
                 return;
             }
         }

@@ -12,7 +12,8 @@ use duck_contract::Role;
 use duck_contract::worker::{Failure, SandboxLevel, Spec};
 
 use crate::fault;
-use crate::sys::duckdb::{Connection, Database, Error};
+use crate::sys::duckdb::{Connection, Database, Error, Helpers};
+use crate::template::Template;
 
 /// The name under which every warehouse is attached.
 pub(crate) const CATALOG: &str = "lake";
@@ -20,6 +21,7 @@ pub(crate) const CATALOG: &str = "lake";
 /// A worker's DuckDB, ready for statements.
 pub(crate) struct Session {
     database: Database,
+    threads: u32,
     /// What the worker may do.
     pub(crate) role: Role,
     /// Rewrites DuckDB's words for the public.
@@ -33,10 +35,21 @@ impl Session {
         connection.run("USE lake")?;
         Ok(connection)
     }
+
+    /// Threads that a statement can have besides its own.
+    pub(crate) fn helpers_max(&self) -> u32 {
+        self.threads - 1
+    }
+
+    /// Threads that work for whatever statements run.
+    pub(crate) fn helpers(&self) -> Helpers {
+        self.database.helpers()
+    }
 }
 
 /// Settings, secrets, ATTACH, lockdown, self-test.
-pub(crate) fn open(database: Database, spec: &Spec, level: SandboxLevel) -> Result<Session, Failure> {
+pub(crate) fn open(template: Template, spec: &Spec, level: SandboxLevel) -> Result<Session, Failure> {
+    let Template { database, threads } = template;
     let scrub = fault::Scrub::of(spec);
     let failed = |e: &Error| fault::at_start(e, &scrub);
     let connection = database.connect().map_err(|e| failed(&e))?;
@@ -51,30 +64,17 @@ pub(crate) fn open(database: Database, spec: &Spec, level: SandboxLevel) -> Resu
     }
     self_test(&connection, spec, level)?;
     drop(connection);
-    Ok(Session { database, role: spec.role, scrub })
+    Ok(Session { database, threads, role: spec.role, scrub })
 }
 
-/// Every setting is GLOBAL: a plain SET is seen by its own connection only.
+/// What the template could not know. Every setting is GLOBAL: a plain SET is seen by its own connection only.
 fn settings(spec: &Spec) -> Vec<String> {
-    let mut all = vec![
-        // First: it cannot be changed once the secret manager was used.
-        "SET GLOBAL allow_persistent_secrets = false".to_owned(),
-        "SET GLOBAL errors_as_json = true".to_owned(),
+    vec![
         format!("SET GLOBAL temp_directory = {}", quoted(&spec.directory)),
         format!("SET GLOBAL max_temp_directory_size = '{} bytes'", spec.spill_bytes_max),
         format!("SET GLOBAL memory_limit = '{} bytes'", spec.memory_bytes),
-        "SET GLOBAL TimeZone = 'UTC'".to_owned(),
-        // Off, every request opens a TCP connection.
-        "SET GLOBAL httpfs_connection_caching = true".to_owned(),
-        "SET GLOBAL http_retries = 1".to_owned(),
         format!("SET GLOBAL http_timeout = {}", spec.http_timeout_s),
-        // Gives parts of 8 MB instead of 80.
-        "SET GLOBAL s3_uploader_max_filesize = '80GB'".to_owned(),
-    ];
-    if spec.threads > 1 {
-        all.push(format!("SET GLOBAL threads = {}", spec.threads));
-    }
-    all
+    ]
 }
 
 fn storage_secret(spec: &Spec) -> String {

@@ -52,11 +52,15 @@ impl Sink {
         &mut self.buffer
     }
 
+    /// With more than so many bytes in the buffer [`Sink::flush_full`] sends them.
+    pub(crate) fn bytes_max(&self) -> usize {
+        if self.head.is_some() { WHOLE_BYTES_MAX } else { PIECE_BYTES }
+    }
+
     /// Sends what is there, if it is enough to be worth it. Waits for a client that is slower than the statement; an error
     /// when there is no client any more.
     pub(crate) fn flush_full(&mut self) -> Result<(), Failure> {
-        let enough = if self.head.is_some() { WHOLE_BYTES_MAX } else { PIECE_BYTES };
-        if self.buffer.len() <= enough {
+        if self.buffer.len() <= self.bytes_max() {
             return Ok(());
         }
         if let Some(head) = self.head.take() {
@@ -66,8 +70,9 @@ impl Sink {
     }
 
     fn send(&mut self) -> Result<(), Failure> {
-        let data =
-            Bytes::from(std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE_BYTES + (64 << 10))));
+        // The next piece will be about as large; growing into it would copy it.
+        let next = Vec::with_capacity(self.buffer.len() + (64 << 10));
+        let data = Bytes::from(std::mem::replace(&mut self.buffer, next));
         self.pieces.blocking_send(Piece::Data(data)).map_err(|_| gone())
     }
 

@@ -1,6 +1,7 @@
 //! The warm engine that workers are copied from.
 //!
-//! Opens DuckDB, loads three extensions and closes the door for others. Holds no secret and never sees a tenant's SQL.
+//! Opens DuckDB, loads three extensions, closes the door for others and sets whatever is the same for every worker: what is
+//! done here, no worker does again. Holds no secret and never sees a tenant's SQL.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,6 +15,26 @@ use crate::sys::duckdb::{Database, Error};
 const EXTENSIONS: [&str; 3] = ["avro", "httpfs", "iceberg"];
 /// The sums of exactly these files of DuckDB 1.5.5, the ones that `scripts/fetch-duckdb.sh` checks.
 const SUMS: &str = include_str!("../../../scripts/duckdb-1.5.5-linux_amd64.sha256");
+
+/// The same for every worker. GLOBAL: a plain SET is seen by its own connection only.
+const SETTINGS: [&str; 6] = [
+    // First: it cannot be changed once the secret manager was used.
+    "SET GLOBAL allow_persistent_secrets = false",
+    "SET GLOBAL errors_as_json = true",
+    "SET GLOBAL TimeZone = 'UTC'",
+    // Off, every request opens a TCP connection.
+    "SET GLOBAL httpfs_connection_caching = true",
+    "SET GLOBAL http_retries = 1",
+    // Gives parts of 8 MB instead of 80.
+    "SET GLOBAL s3_uploader_max_filesize = '80GB'",
+];
+
+/// A warm engine.
+pub(crate) struct Template {
+    pub(crate) database: Database,
+    /// Among how many threads DuckDB divides the work. It has started none of them: `serve` lends them.
+    pub(crate) threads: u32,
+}
 
 /// Why there is no template.
 #[derive(Debug, thiserror::Error)]
@@ -30,13 +51,16 @@ pub(crate) enum TemplateError {
 ///
 /// The files are checked by their sums here, once, and DuckDB's own signature check is skipped: it costs 302 ms of CPU an
 /// instance, against 11. After LOAD unsigned extensions are switched off, which cannot be undone.
-pub(crate) fn open(directory: &Path) -> Result<Database, TemplateError> {
+pub(crate) fn open(directory: &Path, threads: u32) -> Result<Template, TemplateError> {
     let files = EXTENSIONS.map(|name| directory.join(format!("{name}.duckdb_extension")));
     for file in &files {
         verify(file)?;
     }
+    let count = threads.to_string();
     let database = Database::open(&[
-        ("threads", "1"),
+        ("threads", &count),
+        // All of them: a process with a second thread cannot be forked safely.
+        ("external_threads", &count),
         ("allow_unsigned_extensions", "true"),
         ("autoload_known_extensions", "false"),
         ("autoinstall_known_extensions", "false"),
@@ -47,9 +71,11 @@ pub(crate) fn open(directory: &Path) -> Result<Database, TemplateError> {
         let path = file.to_string_lossy().replace('\'', "''");
         connection.run(&format!("LOAD '{path}'")).map_err(TemplateError::DuckDb)?;
     }
-    connection.run("SET GLOBAL allow_unsigned_extensions = false").map_err(TemplateError::DuckDb)?;
+    for setting in ["SET GLOBAL allow_unsigned_extensions = false"].into_iter().chain(SETTINGS) {
+        connection.run(setting).map_err(TemplateError::DuckDb)?;
+    }
     drop(connection);
-    Ok(database)
+    Ok(Template { database, threads })
 }
 
 fn verify(file: &Path) -> Result<(), TemplateError> {

@@ -21,8 +21,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 pub use self::install::probe;
-use self::nursery::Nursery;
 pub use self::nursery::Start;
+use self::nursery::{Nursery, Recipe};
 pub use self::settings::{Settings, WorkerSettings};
 use self::state::{State, Step};
 pub(crate) use self::worker::Worker;
@@ -89,10 +89,11 @@ struct Inner {
 impl Pool {
     /// With no workers. Returns when the template is warm.
     pub async fn open(settings: Settings, forge: Forge) -> std::io::Result<Pool> {
-        let start = forge.settings.start;
         let program = install::program(&forge.settings)?;
         let extensions = install::extensions(&forge.settings, &program)?;
-        let nursery = tokio::task::spawn_blocking(move || Nursery::open(start, program, extensions))
+        let WorkerSettings { start, threads, .. } = forge.settings;
+        let recipe = Recipe { start, program, extensions, threads };
+        let nursery = tokio::task::spawn_blocking(move || Nursery::open(recipe))
             .await
             .map_err(std::io::Error::other)??;
         let pool = Pool(Arc::new(Inner {
@@ -219,7 +220,6 @@ impl Inner {
             directory: String::new(),
             memory_bytes: settings.memory_mb << 20,
             memory_bytes_max: settings.memory_mb_max << 20,
-            threads: settings.threads,
             spill_bytes_max: settings.spill_mb_max << 20,
             http_timeout_s: self.forge.http_timeout_s,
             uid: rustix::process::geteuid().is_root().then_some(settings.uid),

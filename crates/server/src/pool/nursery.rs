@@ -30,6 +30,14 @@ pub enum Start {
     Spawn,
 }
 
+/// What the process that workers come from is started with.
+pub(crate) struct Recipe {
+    pub(crate) start: Start,
+    pub(crate) program: PathBuf,
+    pub(crate) extensions: PathBuf,
+    pub(crate) threads: u32,
+}
+
 /// What a worker is born with.
 pub(crate) struct Birth {
     pub(crate) control: OwnedFd,
@@ -47,11 +55,11 @@ pub(crate) struct Nursery {
 
 impl Nursery {
     /// Starts the zygote, or the first spare, and returns when it is ready.
-    pub(crate) fn open(start: Start, program: PathBuf, extensions: PathBuf) -> io::Result<Self> {
+    pub(crate) fn open(recipe: Recipe) -> io::Result<Self> {
         let (wishes, inbox) = mpsc::sync_channel::<Wish>(64);
         let (ready_sender, ready) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("nursery".to_owned()).spawn(move || {
-            let mut mother = Mother { start, program, extensions, process: None };
+            let mut mother = Mother { recipe, process: None };
             if ready_sender.send(mother.ready().map(|_| ())).is_err() {
                 return;
             }
@@ -96,9 +104,7 @@ impl Drop for Nursery {
 
 /// The process that the next worker comes from.
 struct Mother {
-    start: Start,
-    program: PathBuf,
-    extensions: PathBuf,
+    recipe: Recipe,
     process: Option<Process>,
 }
 
@@ -106,14 +112,14 @@ impl Mother {
     /// Starts a process if there is none.
     fn ready(&mut self) -> io::Result<&mut Process> {
         if !self.process.as_mut().is_some_and(Process::alive) {
-            self.process = Some(Process::start(self.start, &self.program, &self.extensions)?);
+            self.process = Some(Process::start(&self.recipe)?);
         }
         self.process.as_mut().ok_or_else(|| io::Error::other("no process"))
     }
 
     fn bear(&mut self, birth: &Birth) -> io::Result<i32> {
         let born = self.ready()?.bear(birth);
-        match (self.start, &born) {
+        match (self.recipe.start, &born) {
             // It has become the worker; the next one needs another spare.
             (Start::Spawn, Ok(_)) => {
                 if let Some(spare) = self.process.take() {
@@ -133,7 +139,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(start: Start, program: &PathBuf, extensions: &PathBuf) -> io::Result<Self> {
+    fn start(Recipe { start, program, extensions, threads }: &Recipe) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let mode = match start {
             Start::Fork => "zygote",
@@ -143,8 +149,11 @@ impl Process {
             .arg(mode)
             .arg("--extensions")
             .arg(extensions)
+            .args(["--threads", &threads.to_string()])
             .args(["--parent", &std::process::id().to_string()])
             .env_clear()
+            // Names are resolved here, once, and not again by every worker at its first use of each.
+            .env("LD_BIND_NOW", "1")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -12,7 +12,7 @@ use crate::execute::Outcome;
 use crate::sink::Sink;
 use crate::sys::duckdb::Rows;
 
-/// The stream writer keeps its own writer, so bytes pass from there to the sink after each batch.
+/// The stream writer keeps its own buffer. It swaps with the sink's when there is enough to send, so nothing is copied.
 pub(crate) struct ArrowEncoder(StreamWriter<Buffer>);
 
 #[derive(Default)]
@@ -30,28 +30,23 @@ impl Write for Buffer {
 }
 
 impl ArrowEncoder {
-    pub(crate) fn start(rows: &Rows<'_>, sink: &mut Sink) -> Result<Self, Failure> {
+    pub(crate) fn start(rows: &Rows<'_>) -> Result<Self, Failure> {
         let writer =
             StreamWriter::try_new(Buffer::default(), &rows.schema()).map_err(|e| cannot_encode(&e))?;
-        let mut encoder = ArrowEncoder(writer);
-        encoder.pass_on(sink);
-        Ok(encoder)
+        Ok(ArrowEncoder(writer))
     }
 
     fn pass_on(&mut self, sink: &mut Sink) {
-        // The two buffers swap when the sink's is empty, so bytes are copied only while an answer is small.
-        let written = &mut self.0.get_mut().0;
-        if sink.buffer().is_empty() {
-            mem::swap(written, sink.buffer());
-        } else {
-            sink.buffer().append(written);
-        }
+        mem::swap(&mut self.0.get_mut().0, sink.buffer());
     }
 }
 
 impl Encoder for ArrowEncoder {
     fn batch(&mut self, batch: &RecordBatch, sink: &mut Sink) -> Result<(), Failure> {
         self.0.write(batch).map_err(|e| cannot_encode(&e))?;
+        if self.0.get_ref().0.len() <= sink.bytes_max() {
+            return Ok(());
+        }
         self.pass_on(sink);
         sink.flush_full()
     }

@@ -54,13 +54,15 @@ unsafe fn given(text: *mut c_char) -> String {
     }
 }
 
-/// An open DuckDB instance in memory.
-pub(crate) struct Database(ffi::duckdb_database);
+/// An open DuckDB instance in memory. It closes with the last that uses it.
+pub(crate) struct Database(Arc<Open>);
+
+struct Open(ffi::duckdb_database);
 
 // SAFETY: a database may be used from any thread at once (its own documentation); only connections may not.
-unsafe impl Send for Database {}
+unsafe impl Send for Open {}
 // SAFETY: as above.
-unsafe impl Sync for Database {}
+unsafe impl Sync for Open {}
 
 impl Database {
     /// Opens an instance in memory with these settings.
@@ -88,24 +90,62 @@ impl Database {
                 return Err(Error::new(given(error)));
             }
         }
-        Ok(Database(database))
+        Ok(Database(Arc::new(Open(database))))
     }
 
     /// A new connection: what another one made for itself (temporary tables, variables, settings) does not exist in it.
     pub(crate) fn connect(&self) -> Result<Connection> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the database is open for as long as `self` lives.
-        if unsafe { ffi::duckdb_connect(self.0, &raw mut raw) } != ffi::duckdb_state_DuckDBSuccess {
+        if unsafe { ffi::duckdb_connect(self.0.0, &raw mut raw) } != ffi::duckdb_state_DuckDBSuccess {
             return Err(Error::new("a connection could not be made"));
         }
         Ok(Connection { raw, handle: Arc::new(Mutex::new(Some(Handle(raw)))) })
     }
+
+    /// Lets threads of ours work for whatever statements run here.
+    pub(crate) fn helpers(&self) -> Helpers {
+        // SAFETY: the database is open for as long as `Helpers` holds it.
+        Helpers { raw: unsafe { ffi::duckdb_create_task_state(self.0.0) }, _database: self.0.clone() }
+    }
 }
 
-impl Drop for Database {
+impl Drop for Open {
     fn drop(&mut self) {
         // SAFETY: opened by `open`, closed once.
         unsafe { ffi::duckdb_close(&raw mut self.0) }
+    }
+}
+
+/// Threads that work for the statements of a database.
+pub(crate) struct Helpers {
+    raw: ffi::duckdb_task_state,
+    _database: Arc<Open>,
+}
+
+// SAFETY: the state is made to be shared by the threads that execute tasks and the one that ends them.
+unsafe impl Send for Helpers {}
+// SAFETY: as above.
+unsafe impl Sync for Helpers {}
+
+impl Helpers {
+    /// Makes the calling thread one of them. Returns when they are dismissed.
+    pub(crate) fn work(&self) {
+        // SAFETY: the state is alive.
+        unsafe { ffi::duckdb_execute_tasks_state(self.raw) }
+    }
+
+    /// Ends them all, those that have not begun as well.
+    pub(crate) fn dismiss(&self) {
+        // SAFETY: the state is alive.
+        unsafe { ffi::duckdb_finish_execution(self.raw) }
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        // SAFETY: made by `helpers`, destroyed once; who works borrows it, so nobody does any more.
+        unsafe { ffi::duckdb_destroy_task_state(self.raw) }
     }
 }
 

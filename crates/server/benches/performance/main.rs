@@ -1,0 +1,41 @@
+//! What a query costs: real processes, real sockets, one Markdown table a part.
+//!
+//! `cargo bench -p duck-server --bench performance -- [cold|memory|small|stream|all]`. It needs `duck-worker` and the example
+//! `in_process` of the same build (`scripts/bench.sh` makes both), and `.venv` for the parts that compare with bare DuckDB.
+//! Everything it starts ends with it. `docs/performance.md` holds the figures and how to read them.
+
+mod bare;
+mod client;
+mod cold;
+mod memory;
+mod small;
+mod stream;
+mod table;
+mod usage;
+mod world;
+
+use table::say;
+
+/// The first thing that went wrong ends a run.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failed> {
+    // Cargo adds `--bench`.
+    let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let asked = |part: &str| asked.is_empty() || asked.iter().any(|word| word == part || word == "all");
+    say(&format!("Load at start: {}\n", usage::load()?))?;
+    if asked("cold") {
+        cold::measure().await?;
+    }
+    if asked("memory") {
+        memory::measure().await?;
+    }
+    if asked("small") {
+        small::measure().await?;
+    }
+    if asked("stream") {
+        stream::measure().await?;
+    }
+    say(&format!("Load at end: {}", usage::load()?))
+}
