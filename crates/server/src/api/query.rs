@@ -1,19 +1,27 @@
 //! `POST /query`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
+use bytes::BytesMut;
 use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
 use duck_contract::{Code, QueryRequest};
+use futures::StreamExt;
 
 use super::{RequestId, Service, authorization, problem};
 use crate::fault::Fault;
 use crate::query::Answer;
 use crate::results::Relay;
+
+/// To send a body.
+const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+/// How much of a body that is too large is read all the same.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
 
 pub(super) async fn query(
     State(service): State<Arc<Service>>,
@@ -40,10 +48,8 @@ async fn run(service: &Service, id: &RequestId, headers: &HeaderMap, body: Body)
 
 /// The request's body, by the contract and nothing else.
 async fn read(body: Body, bytes_max: usize) -> Result<QueryRequest, Fault> {
-    let bytes = axum::body::to_bytes(body, bytes_max).await.map_err(|e| {
-        let sentence = format!("The body is larger than {bytes_max} bytes, or was not sent to its end.");
-        Fault::new(Code::RequestTooLarge, sentence).because(e)
-    })?;
+    let late = |_| Fault::new(Code::InvalidRequest, "The body was not sent in time.");
+    let bytes = tokio::time::timeout(BODY_TIME_MAX, collect(body, bytes_max)).await.map_err(late)??;
     let invalid = |sentence: String| Fault::new(Code::InvalidRequest, sentence);
     let ask: QueryRequest = serde_json::from_slice(&bytes)
         .map_err(|e| invalid(format!("The body is not a query request: {e}.")))?;
@@ -51,6 +57,26 @@ async fn read(body: Body, bytes_max: usize) -> Result<QueryRequest, Fault> {
         return Err(invalid("`timeout_ms` must be at least 1.".to_owned()));
     }
     Ok(ask)
+}
+
+/// What is too large is read on for a while, so that a client which writes before it reads gets its answer.
+async fn collect(body: Body, bytes_max: usize) -> Result<BytesMut, Fault> {
+    let mut pieces = body.into_data_stream();
+    let (mut bytes, mut seen) = (BytesMut::new(), 0);
+    while let Some(piece) = pieces.next().await {
+        let piece = piece
+            .map_err(|e| Fault::new(Code::InvalidRequest, "The body was not sent to its end.").because(e))?;
+        seen += piece.len();
+        if seen <= bytes_max {
+            bytes.extend_from_slice(&piece);
+        } else if seen > DISCARDED_BYTES_MAX {
+            break;
+        }
+    }
+    if seen <= bytes_max {
+        return Ok(bytes);
+    }
+    Err(Fault::new(Code::RequestTooLarge, format!("The body is larger than {bytes_max} bytes.")))
 }
 
 fn respond(answer: Answer) -> Response {
