@@ -4,6 +4,9 @@
 //! `in_process` of the same build (`scripts/bench.sh` makes both), and `.venv` for the parts that compare with bare DuckDB.
 //! Everything it starts ends with it. `docs/performance.md` holds the figures and how to read them.
 
+// Figures are rounded when they are shown; what a cast loses before is far below that.
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+
 mod bare;
 mod client;
 mod cold;

@@ -65,6 +65,7 @@ impl Site {
     }
 
     /// Starts the server with these settings besides (TOML).
+    #[allow(clippy::unused_async)] // as the others, for whoever calls them
     pub(crate) async fn start(&self, settings: &str) -> Result<Server, Failed> {
         let dir = self.home.path().join("dev");
         std::fs::create_dir_all(&dir)?;

@@ -8,7 +8,7 @@ use duck_contract::Code;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::world::{World, python, refused, refused_writing};
+use crate::world::{Organisation, World, python, refused, refused_writing};
 
 const KEY_ID: &str = "bucketwidekeyid0001";
 const SECRET: &str = "bucketwidesecret-7c1f0d5be2";
