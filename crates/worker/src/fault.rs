@@ -68,7 +68,7 @@ impl Exception {
     /// text behind its type.
     fn read(error: &Error) -> Exception {
         let text = &error.0;
-        if let Some(start) = text.find("{\"exception_type\"") {
+        if let Some(start) = text.find("{\"exception_") {
             let mut stream = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Exception>();
             if let Some(Ok(exception)) = stream.next() {
                 return exception;
