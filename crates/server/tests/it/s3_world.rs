@@ -48,11 +48,7 @@ impl Weed {
         std::fs::write(weed.home.path().join("identities.json"), identities.to_string()).unwrap();
         weed.run();
         weed.answers().await;
-        let endpoint = weed.endpoint();
-        python(
-            "s3_store.py",
-            &json!({"endpoint": endpoint, "key_id": "admin", "secret": "admin-secret", "make": "lakehouse"}),
-        );
+        weed.makes_its_bucket();
         weed
     }
 
@@ -101,6 +97,14 @@ impl Weed {
             "SeaweedFS did not start: {}",
             std::fs::read_to_string(self.home.path().join("weed.log")).unwrap()
         );
+    }
+
+    /// Makes the bucket if it is not there, and waits until it can be written.
+    fn makes_its_bucket(&self) {
+        let endpoint = self.endpoint();
+        let ask =
+            json!({"endpoint": endpoint, "key_id": "admin", "secret": "admin-secret", "make": "lakehouse"});
+        python("s3_store.py", &ask);
     }
 
     /// Ends it at once, as a power failure would.
@@ -267,6 +271,7 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
 
     weed.run();
     weed.answers().await;
+    weed.makes_its_bucket();
     let mut text = String::new();
     for _ in 0..300 {
         let answer = acme.post(&json!({"sql": &sums, "format": "json"})).await;
