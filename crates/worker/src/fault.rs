@@ -277,8 +277,7 @@ mod tests {
     fn a_commit_fails_by_what_was_said_to_it() {
         let commit = |said: &str| {
             let text = format!("Failed to commit: Failed to commit Iceberg transaction: {said}");
-            let text = serde_json::json!({"exception_type": "TransactionContext", "exception_message": text});
-            code(&text.to_string())
+            code(&format!(r#"{{"exception_type":"TransactionContext","exception_message":"{text}"}}"#))
         };
         let path = "'http://127.0.0.1:1/v1/p/transactions/commit'";
         assert_eq!(
@@ -305,8 +304,8 @@ mod tests {
             ("Invalid Input", "Column type INTERVAL is not a valid Iceberg Type."),
             ("Invalid type", "Type JSON is not a valid Iceberg Type"),
         ] {
-            let text = serde_json::json!({"exception_type": kind, "exception_message": message});
-            assert_eq!(code(&text.to_string()), Code::NotSupported, "{message}");
+            let text = format!(r#"{{"exception_type":"{kind}","exception_message":"{message}"}}"#);
+            assert_eq!(code(&text), Code::NotSupported, "{message}");
         }
     }
 

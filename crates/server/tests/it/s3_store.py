@@ -1,10 +1,11 @@
 """Looks at an S3 store past the server.
 
-Input: {endpoint, key_id, secret, make: bucket} or {..., list: bucket}. Output: null, or {key: bytes, ...}.
+Input: {endpoint, key_id, secret, make: bucket}, which also waits until it can be written, or {..., list: bucket}. Output: null, or {key: bytes, ...}.
 """
 
 import json
 import sys
+import time
 
 import pyarrow.fs as pafs
 
@@ -19,11 +20,18 @@ store = pafs.S3FileSystem(
     request_timeout=30,
 )
 if "make" in ask:
-    store.create_dir(ask["make"])
-    # A store's first writes take seconds: it makes its volumes only then.
-    for count in range(8):
-        with store.open_output_stream(f"{ask['make']}/warm-up") as file:
-            file.write(b"x")
+    # A store's first writes take seconds, or fail: it makes or finds its volumes only then.
+    deadline, written = time.monotonic() + 30, 0
+    while written < 8:
+        try:
+            store.create_dir(ask["make"])
+            with store.open_output_stream(f"{ask['make']}/warm-up") as file:
+                file.write(b"x")
+            written += 1
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
     store.delete_file(f"{ask['make']}/warm-up")
     print("null")
 else:
