@@ -28,7 +28,7 @@ use self::state::{State, Step};
 pub(crate) use self::worker::Worker;
 use crate::doors::{Passes, Place, Visitor};
 use crate::fault::Fault;
-use crate::governance::{Permit, Warehouse};
+use crate::governance::Permit;
 
 /// How often idle and outgrown workers are looked for.
 const ROUND: Duration = Duration::from_millis(250);
@@ -119,17 +119,17 @@ impl Pool {
     /// A worker for this permit, until the deadline.
     pub async fn lease(&self, permit: &Permit, deadline: Instant) -> Result<Lease, Fault> {
         let key = (permit.warehouse.name().to_owned(), permit.role);
-        tokio::time::timeout_at(deadline, self.obtain(&key, &permit.warehouse)).await.unwrap_or_else(|_| {
+        tokio::time::timeout_at(deadline, self.obtain(&key)).await.unwrap_or_else(|_| {
             Err(Fault::new(Code::Timeout, "The deadline passed before an engine was ready."))
         })
     }
 
-    async fn obtain(&self, key: &Key, warehouse: &Warehouse) -> Result<Lease, Fault> {
+    async fn obtain(&self, key: &Key) -> Result<Lease, Fault> {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
             // From here on a change is not missed, even before the await below.
             changed.as_mut().enable();
-            let mut started = match self.0.step(key, warehouse) {
+            let mut started = match self.0.step(key) {
                 Step::Hit(worker) => return Ok(Lease { pool: self.0.clone(), key: key.clone(), worker }),
                 Step::Join(started) => started,
                 _ => {
@@ -159,11 +159,6 @@ impl Pool {
         let inner = self.0.clone();
         let _ = tokio::task::spawn_blocking(move || inner.nursery.close()).await;
     }
-
-    /// The processes there are: warehouse name, role, pid.
-    pub fn pids(&self) -> Vec<i32> {
-        self.0.state().ready().iter().map(|w| w.pid).collect()
-    }
 }
 
 impl Inner {
@@ -172,7 +167,7 @@ impl Inner {
     }
 
     /// Decides, and begins a start where one is due: then there is something to join.
-    fn step(self: &Arc<Self>, key: &Key, warehouse: &Warehouse) -> Step<Key, Arc<Worker>, Started> {
+    fn step(self: &Arc<Self>, key: &Key) -> Step<Key, Arc<Worker>, Started> {
         let mut state = self.state();
         let evicted = match state.want(key, Instant::now()) {
             Step::Start => None,
@@ -184,9 +179,9 @@ impl Inner {
         drop(state);
         // Its end kills the process and removes its directory, which is not for the lock.
         drop(evicted);
-        let (inner, key, warehouse) = (self.clone(), key.clone(), warehouse.clone());
+        let (inner, key) = (self.clone(), key.clone());
         tokio::spawn(async move {
-            let outcome = inner.start(&key, &warehouse).await.map(Arc::new);
+            let outcome = inner.start(&key).await.map(Arc::new);
             match &outcome {
                 Ok(worker) => {
                     inner.state().started(key.clone(), worker.clone(), worker.id, Instant::now());
@@ -201,7 +196,7 @@ impl Inner {
         Step::Join(started)
     }
 
-    async fn start(&self, (name, role): &Key, _: &Warehouse) -> Result<Worker, Fault> {
+    async fn start(&self, (name, role): &Key) -> Result<Worker, Fault> {
         let place = self.forge.places.place_of(name).await?;
         let settings = &self.forge.settings;
         let visitor = Visitor { warehouse: name.clone(), place: place.clone(), role: *role };
