@@ -40,7 +40,8 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// How long running statements may go on after a stop, milliseconds.
     pub drain_ms_max: u64,
-    /// The folder for workers' sockets and spilled data; a new one in the system's temporary folder when not set.
+    /// Where the server makes its folder for workers' sockets and spilled data, and removes it again; the system's temporary
+    /// folder when not set. It must exist.
     pub runtime_dir: Option<PathBuf>,
     /// How callers prove who they are.
     pub auth: auth::Settings,

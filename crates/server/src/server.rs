@@ -11,6 +11,7 @@ use duck_contract::worker::{SandboxLevel, SandboxMode};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::api::{self, Facts, Service};
 use crate::auth::Auth;
@@ -194,10 +195,14 @@ struct Runtime {
 }
 
 impl Runtime {
-    fn make(path: Option<PathBuf>) -> std::io::Result<Self> {
-        let path =
-            path.unwrap_or_else(|| std::env::temp_dir().join(format!("duck-server-{}", std::process::id())));
-        std::fs::create_dir_all(&path)?;
+    /// Always a folder of its own below `parent`: what else lies there is not ours to remove, and what a killed server left
+    /// behind, perhaps under this very pid, must not be in the way.
+    fn make(parent: Option<PathBuf>) -> std::io::Result<Self> {
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
+        let name = format!("duck-server-{}-{}", std::process::id(), Uuid::new_v4().simple());
+        let path = parent.join(&name[..name.len().min(32)]);
+        // Not `create_dir_all`: a folder that is there already is somebody else's.
+        std::fs::create_dir(&path)?;
         // Workers run as another user and enter only their own directory below.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711))?;
         let forbidden = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -168,13 +168,38 @@ async fn the_end_leaves_nothing_behind() {
     let mut world = World::start(&[]).await;
     assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
     let pid = world.pid;
-    let runtime = std::env::temp_dir().join(format!("duck-server-{pid}"));
+    let runtime = runtime_folder(&std::env::temp_dir(), pid).unwrap();
     let all: Vec<i32> = world.workers().into_iter().chain([pid]).collect();
     assert!(runtime.exists() && all.len() > 1);
     world.process.stop();
     until("every process has ended", || all.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()))
         .await;
     assert!(!runtime.exists(), "the runtime folder is left");
+}
+
+fn runtime_folder(parent: &Path, pid: i32) -> Option<std::path::PathBuf> {
+    let name = format!("duck-server-{pid}-");
+    let entries = std::fs::read_dir(parent).unwrap().map_while(Result::ok);
+    entries
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().unwrap().to_string_lossy().starts_with(&name))
+}
+
+#[tokio::test]
+async fn what_else_lies_in_the_runtime_dir_is_left_alone() {
+    let shared = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o711))
+        .tempdir()
+        .unwrap();
+    let foreign = shared.path().join("w1");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("kept"), "kept").unwrap();
+    let mut world = World::start(&[("", "runtime_dir", &format!("'{}'", shared.path().display()))]).await;
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+    assert!(runtime_folder(shared.path(), world.pid).is_some());
+    world.process.stop();
+    assert_eq!(runtime_folder(shared.path(), world.pid), None);
+    assert_eq!(std::fs::read_to_string(foreign.join("kept")).unwrap(), "kept");
 }
 
 #[tokio::test]
@@ -189,7 +214,7 @@ async fn a_killed_server_takes_its_workers_along() {
         workers.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
     })
     .await;
-    let _ = std::fs::remove_dir_all(std::env::temp_dir().join(format!("duck-server-{}", world.pid)));
+    let _ = std::fs::remove_dir_all(runtime_folder(&std::env::temp_dir(), world.pid).unwrap());
 }
 
 #[tokio::test]

@@ -4,3 +4,4 @@
 
 pub(crate) mod duckdb;
 pub(crate) mod process;
+mod types;
