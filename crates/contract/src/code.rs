@@ -63,6 +63,8 @@ codes! {
     ReadOnly = "read_only", 403;
     /// The statement reaches for something outside the caller's warehouse.
     OutsideWarehouse = "outside_warehouse", 403;
+    /// Another request of this workspace with this id is running.
+    RequestIdTaken = "request_id_taken", 409;
     /// The SQL does not parse.
     SqlSyntax = "sql_syntax", 400;
     /// A table, column, function or type that does not exist, or an expression that does not bind.

@@ -98,6 +98,48 @@ pub struct Column {
     pub type_name: String,
 }
 
+/// `GET /queries`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QueriesAnswer {
+    /// The caller's statements that are here now, the oldest first.
+    pub queries: Vec<QueryInfo>,
+}
+
+/// A statement that is here now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QueryInfo {
+    /// The id under which it can be cancelled.
+    pub request_id: String,
+    /// How far it is.
+    pub state: QueryState,
+    /// Milliseconds since it arrived.
+    pub age_ms: u64,
+    /// Whether it may write.
+    pub writes: bool,
+    /// DuckDB's guess at how much is done, 0 to 100; null where it has none.
+    pub percent: Option<f64>,
+    /// Rows that were encoded so far.
+    pub rows: u64,
+    /// Bytes that were sent so far.
+    pub bytes: u64,
+    /// What the engine uses that runs it, together with the workspace's other statements there.
+    pub memory_bytes: Option<u64>,
+}
+
+/// How far a statement is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QueryState {
+    /// For its turn, or for an engine.
+    Waiting,
+    /// Nothing was answered yet.
+    Running,
+    /// Its answer is being sent.
+    Sending,
+    /// It was told to stop.
+    Stopping,
+}
+
 /// `GET /tables`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TablesAnswer {

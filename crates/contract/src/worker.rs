@@ -1,9 +1,10 @@
 //! What the front and an engine say to each other.
 //!
-//! A worker's birth is one exchange on its control socket: the front sends a [`Spec`] as one line of JSON, the worker
-//! answers one [`Report`]. From then on the socket carries nothing; its end means the worker's end. Statements go over
-//! HTTP on the worker's Unix socket: `POST /statement` with a [`Statement`], answered by the bytes that the client gets or
-//! by a [`Failure`]; `DELETE /statement/{id}` interrupts one and answers when it has ended.
+//! A worker's birth is one exchange on its control socket: the front sends a [`Cell`] and, when it knows what the worker is for,
+//! a [`Spec`], each as one line of JSON; the worker answers one [`Report`]. From then on the socket carries nothing; its end means
+//! the worker's end. Statements go over HTTP on the worker's Unix socket: `POST /statement` with a [`Statement`], answered by the
+//! bytes that the client gets or by a [`Failure`]; `DELETE /statement/{id}` interrupts one and answers when it has ended;
+//! `GET /statements` tells how far all of them are, as a list of [`Progress`].
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,20 +53,43 @@ pub struct SandboxLevel {
     pub uid_dropped: bool,
 }
 
-/// Everything a worker is told, once, after the fork. The credentials in it open two doors on loopback for as long as this
-/// worker lives, and nothing else.
+/// What a worker is confined to. It is told first, before anybody knows which warehouse the worker will be for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The worker's own directory: working directory and place for spilled data.
+    pub directory: String,
+    /// The catalog door's port on 127.0.0.1.
+    pub catalog_port: u16,
+    /// The storage door's port on 127.0.0.1.
+    pub storage_port: u16,
+    /// A port on 127.0.0.1 on which something listens that a worker must not reach; for the self-test.
+    pub forbidden_port: u16,
+    /// DuckDB's `memory_limit`, bytes.
+    pub memory_bytes: u64,
+    /// `RLIMIT_DATA`, bytes.
+    pub memory_bytes_max: u64,
+    /// `max_temp_directory_size`, bytes.
+    pub spill_bytes_max: u64,
+    /// Threads for its statements, at most as many as the template divides the work among.
+    pub threads: u32,
+    /// `http_timeout`, seconds; longer than the catalog door takes to settle a change.
+    pub http_timeout_s: u64,
+    /// User and group to become, where the front is root.
+    pub uid: Option<u32>,
+    /// How much sandbox is needed.
+    pub sandbox: SandboxMode,
+}
+
+/// Which warehouse a worker is for: told once, to a worker that is confined. The credentials in it open two doors on loopback for
+/// as long as this worker lives, and nothing else.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Spec {
     /// The role.
     pub role: Role,
     /// The warehouse's name in the catalog.
     pub warehouse: String,
-    /// The catalog door's port on 127.0.0.1.
-    pub catalog_port: u16,
     /// The bearer token for the catalog door.
     pub bearer: String,
-    /// The storage door's port on 127.0.0.1.
-    pub storage_port: u16,
     /// The key id for the storage door.
     pub access_key_id: String,
     /// Its secret.
@@ -76,22 +100,6 @@ pub struct Spec {
     pub prefix: String,
     /// The schema whose tables need no schema name.
     pub default_schema: String,
-    /// The worker's own directory: working directory and place for spilled data.
-    pub directory: String,
-    /// DuckDB's `memory_limit`, bytes.
-    pub memory_bytes: u64,
-    /// `RLIMIT_DATA`, bytes.
-    pub memory_bytes_max: u64,
-    /// `max_temp_directory_size`, bytes.
-    pub spill_bytes_max: u64,
-    /// `http_timeout`, seconds; longer than the catalog door takes to settle a change.
-    pub http_timeout_s: u64,
-    /// User and group to become, where the front is root.
-    pub uid: Option<u32>,
-    /// How much sandbox is needed.
-    pub sandbox: SandboxMode,
-    /// A port on 127.0.0.1 on which something listens that a worker must not reach; for the self-test.
-    pub forbidden_port: u16,
 }
 
 impl std::fmt::Debug for Spec {
@@ -129,6 +137,17 @@ pub struct Statement {
     pub format: Format,
     /// After so many rows the answer ends as truncated.
     pub rows_max: u64,
+}
+
+/// How far a statement is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The statement.
+    pub id: String,
+    /// Rows that were encoded so far.
+    pub rows: u64,
+    /// DuckDB's own guess, 0 to 100; none where it has no idea.
+    pub percent: Option<f64>,
 }
 
 /// Why a worker did not answer a statement (the body, with the code's status), or did not start.

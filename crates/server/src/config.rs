@@ -38,8 +38,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The largest body of a request, bytes.
     pub body_bytes_max: usize,
-    /// How long running statements may go on after a stop, milliseconds.
+    /// How long `/ready` says no before the server stops listening, so that a balancer notices, milliseconds.
+    pub drain_grace_ms: u64,
+    /// How long running statements may go on after that, milliseconds.
     pub drain_ms_max: u64,
+    /// A client that takes nothing of its answer for so long is cut off, milliseconds.
+    pub stall_ms_max: u64,
     /// Where the server makes its folder for workers' sockets and spilled data, and removes it again; the system's temporary
     /// folder when not set. It must exist.
     pub runtime_dir: Option<PathBuf>,
@@ -67,7 +71,9 @@ struct Top {
     listen: SocketAddr,
     port: Option<u16>,
     body_bytes_max: usize,
+    drain_grace_ms: u64,
     drain_ms_max: u64,
+    stall_ms_max: u64,
     runtime_dir: Option<PathBuf>,
 }
 
@@ -77,7 +83,9 @@ impl Default for Top {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             port: None,
             body_bytes_max: 4 << 20,
+            drain_grace_ms: 5_000,
             drain_ms_max: 30_000,
+            stall_ms_max: 30_000,
             runtime_dir: None,
         }
     }
@@ -118,11 +126,15 @@ impl Config {
         let catalog = section::<catalog::Settings>(&mut written, "catalog", &mut faults);
         let storage = section::<storage::Settings>(&mut written, "storage", &mut faults);
         let limits = section::<limits::Settings>(&mut written, "limits", &mut faults);
-        let pool = section::<pool::Settings>(&mut written, "pool", &mut faults);
-        let worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
+        let mut pool = section::<pool::Settings>(&mut written, "pool", &mut faults);
+        let mut worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
         let query = section::<journey::Settings>(&mut written, "query", &mut faults);
         let top = parse::<Top>(Value::Table(written), "", &mut faults);
         let listen = top.as_ref().map(Top::address);
+        if let (Some(pool), Some(worker)) = (&mut pool, &mut worker) {
+            let folder = top.as_ref().and_then(|top| top.runtime_dir.clone());
+            pool.fill(worker, pool::Machine::this(&folder.unwrap_or_else(std::env::temp_dir)));
+        }
         // What could be read is checked, too, so that nobody has to mend one fault to see the next.
         let of = |found: Option<Vec<String>>| found.unwrap_or_default();
         let loopback = listen.is_none_or(|listen| listen.ip().is_loopback());
@@ -131,7 +143,7 @@ impl Config {
         faults.extend(of(catalog.as_ref().map(catalog_faults)));
         faults.extend(of(storage.as_ref().map(storage_faults)));
         faults.extend(of(limits.as_ref().map(limits::Settings::faults)));
-        faults.extend(of(pool.as_ref().map(pool::Settings::faults)));
+        faults.extend(of(pool.as_ref().zip(worker.as_ref()).map(|(pool, worker)| pool.faults(worker))));
         faults.extend(of(worker.as_ref().map(pool::WorkerSettings::faults)));
         let (Some(auth), Some(warehouse), Some(catalog), Some(storage)) = (auth, warehouse, catalog, storage)
         else {
@@ -146,7 +158,9 @@ impl Config {
         Ok(Config {
             listen,
             body_bytes_max: top.body_bytes_max,
+            drain_grace_ms: top.drain_grace_ms,
             drain_ms_max: top.drain_ms_max,
+            stall_ms_max: top.stall_ms_max,
             runtime_dir: top.runtime_dir,
             auth,
             warehouse,

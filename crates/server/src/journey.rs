@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use duck_contract::QueryRequest;
 use duck_contract::worker::Statement;
+use duck_contract::{Code, QueryRequest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::auth::Auth;
 use crate::fault::Fault;
-use crate::governance::{Governance, Wish};
+use crate::governance::{Governance, Permit, Wish};
 use crate::limits::Limits;
 use crate::pool::Pool;
-use crate::query::{self, Answer};
+use crate::query::{self, Answer, Entry, Failed, Register};
 
 /// Ceilings of one query.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -42,6 +42,8 @@ pub struct Journey {
     pub limits: Limits,
     /// On what.
     pub pool: Pool,
+    /// What is here now.
+    pub register: Register,
     /// Ceilings.
     pub settings: Settings,
 }
@@ -63,16 +65,41 @@ impl Journey {
             role = permit.role.as_str(),
             "admitted"
         );
-        let slot = self.limits.admit(&permit, deadline).await?;
-        let lease = self.pool.lease(&permit, deadline).await?;
-        query::run(
-            slot,
-            lease,
-            &self.statement(id, ask),
-            deadline,
-            Duration::from_millis(self.settings.grace_ms),
-        )
-        .await
+        let entry = self.register.enter(&permit, id)?;
+        let (stopped, statement) = (entry.stopped(), self.statement(id, ask));
+        tokio::select! {
+            answer = self.proceed(entry, &permit, &statement, deadline) => answer,
+            () = stopped => Err(Fault::new(Code::Cancelled, "The statement was cancelled.")),
+        }
+    }
+
+    async fn proceed(
+        &self,
+        entry: Entry,
+        permit: &Permit,
+        statement: &Statement,
+        deadline: Instant,
+    ) -> Result<Answer, Fault> {
+        let grace = Duration::from_millis(self.settings.grace_ms);
+        let slot = self.limits.admit(permit, deadline).await?;
+        let lease = self.pool.lease(permit, deadline).await?;
+        let (entry, slot) = match query::run((entry, slot), lease, statement, deadline, grace).await {
+            Ok(answer) => return Ok(answer),
+            Err(Failed::Fault(fault)) => return Err(fault),
+            Err(Failed::Bystander(entry, slot, fault)) => {
+                tracing::warn!(cause = fault.chain(), "its engine ended by another's doing: once more");
+                (entry, slot)
+            }
+        };
+        let lease = self.pool.lease(permit, deadline).await?;
+        query::run((entry, slot), lease, statement, deadline, grace).await.map_err(Fault::from)
+    }
+
+    /// Makes a warehouse's worker ready, for queries to come.
+    pub async fn warm(&self, permit: &Permit) -> Result<(), Fault> {
+        let deadline = self.deadline(None);
+        let _slot = self.limits.admit(permit, deadline).await?;
+        self.pool.lease(permit, deadline).await.map(|_| ())
     }
 
     fn deadline(&self, timeout_ms: Option<u64>) -> Instant {

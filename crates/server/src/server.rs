@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use duck_contract::worker::{SandboxLevel, SandboxMode};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -22,6 +21,7 @@ use crate::journey::Journey;
 use crate::limits::Limits;
 use crate::places::Configured;
 use crate::pool::{self, Forge, Pool, Ports};
+use crate::query::Register;
 
 /// How much longer a worker waits for the catalog door than the door takes to settle a change. It must: DuckDB deletes the
 /// data files of a commit that it has given up.
@@ -51,6 +51,7 @@ pub struct Server {
     stop_doors: CancellationToken,
     doors: [JoinHandle<()>; 2],
     runtime: Runtime,
+    grace: Duration,
     drain: Duration,
 }
 
@@ -113,6 +114,7 @@ impl Server {
             governance: Governance::new(config.warehouse.prefix),
             limits: Limits::new(config.limits),
             pool,
+            register: Register::default(),
             settings: config.query,
         };
         let service = Arc::new(Service {
@@ -125,33 +127,37 @@ impl Server {
             body_bytes_max: config.body_bytes_max,
         });
         let address = api_listener.local_addr().map_err(step("listen"))?;
+        let clients = api::Patient::new(api_listener, Duration::from_millis(config.stall_ms_max));
         let stop_api = CancellationToken::new();
         let api = tokio::spawn(
-            // The last piece of an answer must not wait for the client's word on the one before.
-            axum::serve(api_listener.tap_io(no_delay), api::router(service.clone()))
+            axum::serve(clients, api::router(service.clone()))
                 .with_graceful_shutdown(stop_api.clone().cancelled_owned())
                 .into_future(),
         );
         tracing::info!(%address, ?sandbox, "ready");
-        let drain = Duration::from_millis(config.drain_ms_max);
-        Ok(Server { address, service, stop_api, api, stop_doors, doors, runtime, drain })
+        let (grace, drain) =
+            (Duration::from_millis(config.drain_grace_ms), Duration::from_millis(config.drain_ms_max));
+        Ok(Server { address, service, stop_api, api, stop_doors, doors, runtime, grace, drain })
     }
 
-    /// Nothing new; what runs may finish within the drain time; then workers, doors, folders end, in this order.
+    /// Nothing new, and `/ready` says so while a balancer can still ask; what runs may finish within the drain time; then doors,
+    /// workers, template and folders end, in this order.
     pub async fn stop(self) {
         self.service.drain();
+        tokio::time::sleep(self.grace).await;
         self.stop_api.cancel();
         let abort = self.api.abort_handle();
         if tokio::time::timeout(self.drain, self.api).await.is_err() {
             tracing::warn!("the drain time is over: statements that still ran are ended");
             abort.abort();
         }
-        self.service.journey.pool.close().await;
+        self.service.journey.pool.drain();
         self.stop_doors.cancel();
         // A door closes when its changes are settled, and each of those has its own deadline.
         for door in self.doors {
             let _ = door.await;
         }
+        self.service.journey.pool.close().await;
         drop(self.runtime);
         tracing::info!("stopped");
     }
@@ -159,12 +165,6 @@ impl Server {
     /// Completes when the API has ended by itself, which is a fault.
     pub async fn ended(&mut self) {
         let _ = (&mut self.api).await;
-    }
-}
-
-fn no_delay(stream: &mut TcpStream) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "answers may be late by a delayed acknowledgement");
     }
 }
 

@@ -22,6 +22,8 @@ mod sink;
 mod sys;
 #[path = "../src/template.rs"]
 mod template;
+#[path = "../src/threads.rs"]
+mod threads;
 
 use std::error::Error;
 use std::fs;

@@ -8,8 +8,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use duck_contract::worker::{Failure, Report, Spec};
+use duck_contract::worker::{Cell, Failure, Report, SandboxLevel};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use serde::de::DeserializeOwned;
 
 use crate::fault;
 use crate::sandbox;
@@ -87,13 +88,16 @@ fn live(inheritance: Inheritance, template: Template, parent: u32) -> ! {
     let Inheritance { control, listener, stderr } = inheritance;
     let Ok((control, listener)) = process::keep_only(control, listener, stderr) else { process::exit_now(1) };
     let control = UnixStream::from(control);
-    let session = read(&control).and_then(|spec| {
-        let level = sandbox::enter(&spec, parent).map_err(|e| fault::self_test(&e.to_string()))?;
-        Ok((session::open(template, &spec, level)?, level))
+    let mut told = BufReader::new(&control);
+    let mut level = SandboxLevel::default();
+    let session = read::<Cell>(&mut told).and_then(|cell| {
+        level = sandbox::enter(&cell, parent).map_err(|e| fault::self_test(&e.to_string()))?;
+        let embryo = session::prepare(template, cell, level)?;
+        embryo.attach(&read(&mut told)?)
     });
     let code = match session {
-        Ok((session, sandbox)) => {
-            report(&control, &Report::Ready { sandbox });
+        Ok(session) => {
+            report(&control, &Report::Ready { sandbox: level });
             i32::from(serve::forever(session, UnixListener::from(listener)).is_err())
         }
         Err(failure) => {
@@ -104,9 +108,10 @@ fn live(inheritance: Inheritance, template: Template, parent: u32) -> ! {
     process::exit_now(code)
 }
 
-fn read(control: &UnixStream) -> Result<Spec, Failure> {
+/// The next line. A spare waits here, perhaps for ever: it ends with its parent.
+fn read<T: DeserializeOwned>(told: &mut impl BufRead) -> Result<T, Failure> {
     let mut line = String::new();
-    BufReader::new(control).read_line(&mut line).map_err(|e| fault::self_test(&e.to_string()))?;
+    told.read_line(&mut line).map_err(|e| fault::self_test(&e.to_string()))?;
     serde_json::from_str(&line).map_err(|e| fault::self_test(&e.to_string()))
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn run(
         outcome.truncated = batch.num_rows() > left;
         let batch = if outcome.truncated { batch.slice(0, left) } else { batch };
         outcome.rows += batch.num_rows() as u64;
+        running.count(batch.num_rows() as u64);
         encoder.batch(&batch, sink)?;
         if outcome.truncated {
             break;

@@ -4,7 +4,7 @@
 //! (`HTTP`, `IO`, `Out of Memory`) does its text decide between them, and never about the worker's fate.
 
 use duck_contract::Code;
-use duck_contract::worker::{Failure, Spec};
+use duck_contract::worker::{Cell, Failure, Spec};
 use serde::Deserialize;
 
 use crate::sys::duckdb::Error;
@@ -18,9 +18,9 @@ const MESSAGE_BYTES_MAX: usize = 4_000;
 pub(crate) struct Scrub(Vec<(String, &'static str)>);
 
 impl Scrub {
-    pub(crate) fn of(spec: &Spec) -> Self {
-        let catalog = format!("127.0.0.1:{}", spec.catalog_port);
-        let storage = format!("127.0.0.1:{}", spec.storage_port);
+    pub(crate) fn of(cell: &Cell, spec: &Spec) -> Self {
+        let catalog = format!("127.0.0.1:{}", cell.catalog_port);
+        let storage = format!("127.0.0.1:{}", cell.storage_port);
         Scrub(vec![
             (format!("http://{storage}/{}/{}", spec.bucket, spec.prefix), "<warehouse>/"),
             (format!("s3://{}/{}", spec.bucket, spec.prefix), "<warehouse>/"),
@@ -31,7 +31,7 @@ impl Scrub {
             (spec.secret_access_key.clone(), "<secret>"),
             (spec.access_key_id.clone(), "<key>"),
             (spec.bearer.clone(), "<token>"),
-            (spec.directory.clone(), "<spill>"),
+            (cell.directory.clone(), "<spill>"),
         ])
     }
 

@@ -15,6 +15,7 @@ mod session;
 mod sink;
 mod sys;
 mod template;
+mod threads;
 
 use std::error::Error;
 use std::io::Write;

@@ -1,16 +1,17 @@
 //! The statements that are running, so that each can be stopped.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duck_contract::Code;
-use duck_contract::worker::Failure;
+use duck_contract::worker::{Failure, Progress};
 use tokio::sync::watch;
 
 use crate::fault;
 use crate::sys::duckdb::Interrupt;
+use crate::threads::Thread;
 
 /// An interrupt that comes just before a statement begins to execute is lost, so it is repeated.
 const REPEAT: Duration = Duration::from_millis(20);
@@ -23,6 +24,8 @@ pub(crate) struct Register(Mutex<HashMap<String, Arc<Running>>>);
 pub(crate) struct Running {
     cancelled: AtomicBool,
     interrupt: Mutex<Option<Interrupt>>,
+    thread: OnceLock<Thread>,
+    rows: AtomicU64,
     ended: watch::Sender<bool>,
 }
 
@@ -39,9 +42,11 @@ impl Register {
         let running = Arc::new(Running {
             cancelled: AtomicBool::new(false),
             interrupt: Mutex::new(None),
+            thread: OnceLock::new(),
+            rows: AtomicU64::new(0),
             ended: watch::Sender::new(false),
         });
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all();
         if all.contains_key(id) {
             return None;
         }
@@ -51,16 +56,25 @@ impl Register {
 
     /// Stops a statement and returns when it has ended; at once if there is none of that id.
     pub(crate) async fn settle(&self, id: &str) {
-        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        let running = self.all().get(id).cloned();
         if let Some(running) = running {
             running.stop().await;
         }
+    }
+
+    /// How far each statement is.
+    pub(crate) fn progress(&self) -> Vec<Progress> {
+        self.all().iter().map(|(id, running)| running.progress(id)).collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Running>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.register.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.register.all().remove(&self.id);
         self.running.ended.send_replace(true);
     }
 }
@@ -71,6 +85,29 @@ impl Running {
         *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = Some(interrupt);
         self.check()?;
         Ok(Attached(self))
+    }
+
+    /// Says on which thread it runs.
+    pub(crate) fn on(&self, thread: &Thread) {
+        let _ = self.thread.set(thread.clone());
+    }
+
+    /// From now on everybody else's work goes before this statement's.
+    pub(crate) fn lower(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.lower();
+        }
+    }
+
+    /// Counts rows that were encoded.
+    pub(crate) fn count(&self, rows: u64) {
+        self.rows.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    fn progress(&self, id: &str) -> Progress {
+        let interrupt = self.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        let percent = interrupt.as_ref().and_then(Interrupt::percent);
+        Progress { id: id.to_owned(), rows: self.rows.load(Ordering::Relaxed), percent }
     }
 
     /// An error once the statement was stopped.

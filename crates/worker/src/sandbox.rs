@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use duck_contract::worker::{SandboxLevel, SandboxMode, Spec};
+use duck_contract::worker::{Cell, SandboxLevel, SandboxMode};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreatedAttr, Scope,
@@ -25,6 +25,8 @@ use crate::sys::process;
 const LANDLOCK: ABI = ABI::V6;
 /// Sockets to two doors, spill files, the listener and its connections.
 const OPEN_FILES_MAX: u64 = 512;
+/// Behind the front, whose doors and answers all workers wait for.
+const NICE: i32 = 5;
 
 /// Why a worker could not be confined.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +43,9 @@ pub(crate) enum SandboxError {
 
 /// Gives up what a worker does not need. Returns how much of the sandbox holds; with [`SandboxMode::Require`] less than all
 /// of it is an error.
-pub(crate) fn enter(spec: &Spec, parent: u32) -> Result<SandboxLevel, SandboxError> {
+pub(crate) fn enter(cell: &Cell, parent: u32) -> Result<SandboxLevel, SandboxError> {
     let step = |name| move |e: io::Error| SandboxError::Step(name, e);
-    if let Some(uid) = spec.uid {
+    if let Some(uid) = cell.uid {
         process::become_user(uid).map_err(step("change user"))?;
     }
     // Changing the user clears both of these, so they come after it.
@@ -51,14 +53,14 @@ pub(crate) fn enter(spec: &Spec, parent: u32) -> Result<SandboxLevel, SandboxErr
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|e| step("dumpable")(e.into()))?;
     // CREATE TABLE AS makes an empty `data` in the working directory, so it must be where files may be made.
-    std::env::set_current_dir(&spec.directory).map_err(step("enter own directory"))?;
+    std::env::set_current_dir(&cell.directory).map_err(step("enter own directory"))?;
     process::ignore_file_size_signal();
-    limits(spec);
+    limits(cell);
     rustix::thread::set_no_new_privs(true).map_err(|e| step("no new privileges")(e.into()))?;
 
-    let require = spec.sandbox == SandboxMode::Require;
-    let mut level = SandboxLevel { uid_dropped: spec.uid.is_some(), ..SandboxLevel::default() };
-    match confine_files_and_ports(Path::new(&spec.directory), &[spec.catalog_port, spec.storage_port]) {
+    let require = cell.sandbox == SandboxMode::Require;
+    let mut level = SandboxLevel { uid_dropped: cell.uid.is_some(), ..SandboxLevel::default() };
+    match confine_files_and_ports(Path::new(&cell.directory), &[cell.catalog_port, cell.storage_port]) {
         Ok(()) => level.landlock = true,
         Err(e) if require => return Err(SandboxError::Landlock(e)),
         Err(_) => {}
@@ -88,13 +90,14 @@ pub(crate) fn die_with_parent(parent: u32) -> Result<(), SandboxError> {
     if std::os::unix::process::parent_id() == parent { Ok(()) } else { Err(SandboxError::Orphan) }
 }
 
-fn limits(spec: &Spec) {
+fn limits(cell: &Cell) {
     let both = |n: u64| Rlimit { current: Some(n), maximum: Some(n) };
     // A limit can only fail to be set when it is above what we have, and then the lower one holds.
+    let _ = rustix::process::setpriority_process(None, NICE);
     let _ = rustix::process::setrlimit(Resource::Core, both(0));
     let _ = rustix::process::setrlimit(Resource::Nofile, both(OPEN_FILES_MAX));
-    let _ = rustix::process::setrlimit(Resource::Data, both(spec.memory_bytes_max));
-    let _ = rustix::process::setrlimit(Resource::Fsize, both(spec.spill_bytes_max));
+    let _ = rustix::process::setrlimit(Resource::Data, both(cell.memory_bytes_max));
+    let _ = rustix::process::setrlimit(Resource::Fsize, both(cell.spill_bytes_max));
 }
 
 fn confine_files_and_ports(directory: &Path, ports: &[u16]) -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! HTTP on the worker's Unix socket.
 //!
-//! `POST /statement` runs one and streams its answer; `DELETE /statement/{id}` stops one and answers when it has ended. When a
-//! connection closes in the middle, its statement is interrupted: the answer's body owns the statement.
+//! `POST /statement` runs one and streams its answer; `DELETE /statement/{id}` stops one and answers when it has ended; `GET
+//! /statements` tells how far all of them are. When a connection closes in the middle, its statement is interrupted: the answer's
+//! body owns the statement.
 
 use std::convert::Infallible;
 use std::os::unix::net::UnixListener;
@@ -21,8 +22,8 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TRAILER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::execute::{self, Outcome};
@@ -30,12 +31,13 @@ use crate::fault;
 use crate::running::{Register, Running};
 use crate::session::Session;
 use crate::sink::{Head, PIECES_MAX, Piece, Sink};
+use crate::threads::Threads;
 
-/// Statements at once in one worker; the front admits fewer.
-const STATEMENTS_MAX: usize = 64;
 /// A statement that goes on for longer gets the worker's other threads. To wake them for less costs more than they do: with two
 /// from the start `SELECT 42` takes twice the CPU, and the first query of a table half as much again.
 const ALONE: Duration = Duration::from_millis(20);
+/// A statement that goes on for longer lets everybody else's work go first, its own tenant's short statements included.
+const SHORT: Duration = Duration::from_secs(1);
 
 type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
 
@@ -46,14 +48,16 @@ struct Broken;
 
 /// Serves until the process ends.
 pub(crate) fn forever(session: Session, listener: UnixListener) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(STATEMENTS_MAX + session.helpers_max() as usize)
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        let worker = Arc::new(Worker { session, register: Arc::default(), helpers: Semaphore::new(1) });
+        let worker = Arc::new(Worker {
+            session,
+            register: Arc::default(),
+            threads: Arc::default(),
+            helpers: Semaphore::new(1),
+        });
         loop {
             let (stream, _) = listener.accept().await?;
             let worker = worker.clone();
@@ -72,6 +76,7 @@ pub(crate) fn forever(session: Session, listener: UnixListener) -> std::io::Resu
 struct Worker {
     session: Session,
     register: Arc<Register>,
+    threads: Arc<Threads>,
     /// Whose statement's end sends the helpers home. They work for all statements while they are there.
     helpers: Semaphore,
 }
@@ -84,6 +89,7 @@ async fn answer(worker: Arc<Worker>, request: Request<Incoming>) -> Result<Answe
             worker.register.settle(id).await;
             Ok(empty(StatusCode::NO_CONTENT))
         }
+        (&Method::GET, "/statements", _) => Ok(json(StatusCode::OK, &worker.register.progress())),
         _ => Ok(empty(StatusCode::NOT_FOUND)),
     };
     Ok(result.unwrap_or_else(|failure| failed(&failure)))
@@ -100,10 +106,12 @@ fn full(bytes: Bytes) -> UnsyncBoxBody<Bytes, Broken> {
 }
 
 fn failed(failure: &Failure) -> Answer {
-    let body = serde_json::to_vec(failure).unwrap_or_default();
-    let mut answer = Response::new(full(body.into()));
-    *answer.status_mut() =
-        StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json(StatusCode::from_u16(failure.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), failure)
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Answer {
+    let mut answer = Response::new(full(serde_json::to_vec(body).unwrap_or_default().into()));
+    *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
@@ -117,18 +125,19 @@ async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<An
 
     let entry = worker.register.enter(&statement.id).ok_or_else(|| invalid(&"the id is taken"))?;
     let stop = StopOnDrop(Some(entry.running.clone()));
-    if worker.session.helpers_max() > 0 {
-        tokio::spawn(help(worker.clone(), entry.running.clone()));
-    }
+    tokio::spawn(accompany(worker.clone(), entry.running.clone()));
     let (head_sender, head) = oneshot::channel();
     let (piece_sender, pieces) = mpsc::channel(PIECES_MAX);
-    tokio::task::spawn_blocking(move || {
+    let threads = worker.threads.clone();
+    let spawned = threads.run(move |thread| {
+        entry.running.on(thread);
         let mut sink = Sink::new(head_sender, piece_sender);
         let result = execute::run(&worker.session, &statement, &entry.running, &mut sink);
         // Off the register first: who has seen the last byte must not find the statement still running.
         drop(entry);
         sink.end(result);
     });
+    spawned.map_err(|e| invalid(&e))?;
     let lost = || fault::ours(Code::Internal, "The engine failed at this statement.");
     Ok(match head.await.map_err(|_| lost())?? {
         Head::Whole(bytes, outcome) => {
@@ -148,24 +157,38 @@ async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<An
     })
 }
 
-/// Lends the worker's other threads to a statement that goes on.
-async fn help(worker: Arc<Worker>, running: Arc<Running>) {
-    if timeout(ALONE, running.ended()).await.is_ok() {
-        return;
-    }
+/// What becomes of a statement that goes on: first it is helped, then it has to wait for others.
+async fn accompany(worker: Arc<Worker>, running: Arc<Running>) {
+    let help = async {
+        if timeout(ALONE, running.ended()).await.is_err() && worker.session.helpers_max() > 0 {
+            help(&worker, &running).await;
+        }
+    };
+    let lower = async {
+        if timeout(SHORT, running.ended()).await.is_err() {
+            running.lower();
+        }
+    };
+    tokio::join!(help, lower);
+}
+
+/// Lends the worker's other threads to a statement. They yield to everybody: what only they could do is not urgent.
+async fn help(worker: &Worker, running: &Running) {
     let _here = tokio::select! {
         () = running.ended() => return,
         here = worker.helpers.acquire() => here,
     };
     let helpers = Arc::new(worker.session.helpers());
-    let mut working = JoinSet::new();
     for _ in 0..worker.session.helpers_max() {
         let helpers = helpers.clone();
-        working.spawn_blocking(move || helpers.work());
+        // Without it the statement goes on alone.
+        let _ = worker.threads.run(move |thread| {
+            thread.lower();
+            helpers.work();
+        });
     }
     running.ended().await;
     helpers.dismiss();
-    while working.join_next().await.is_some() {}
 }
 
 fn set_type(answer: &mut Answer, format: Format) {

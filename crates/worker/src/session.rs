@@ -1,6 +1,7 @@
 //! From a confined process to an engine with one warehouse attached.
 //!
-//! Given a [`Spec`] and DuckDB as the template left it, hands on a [`Session`] that is attached, locked down and tested.
+//! Given a [`Cell`], a [`Spec`] and DuckDB as the template left it, hands on a [`Session`] that is attached, locked down and
+//! tested. What needs the `Cell` alone is done first, so that a spare can wait with it done.
 //! Never uses the template's connection: its children would all draw the same random numbers.
 
 use std::io;
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use duck_contract::Role;
-use duck_contract::worker::{Failure, SandboxLevel, Spec};
+use duck_contract::worker::{Cell, Failure, SandboxLevel, Spec};
 
 use crate::fault;
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
@@ -17,6 +18,13 @@ use crate::template::Template;
 
 /// The name under which every warehouse is attached.
 pub(crate) const CATALOG: &str = "lake";
+
+/// An engine that is confined and does not yet know its warehouse.
+pub(crate) struct Embryo {
+    template: Template,
+    connection: Connection,
+    cell: Cell,
+}
 
 /// A worker's DuckDB, ready for statements.
 pub(crate) struct Session {
@@ -47,48 +55,56 @@ impl Session {
     }
 }
 
-/// Settings, secrets, ATTACH, lockdown, self-test.
-pub(crate) fn open(template: Template, spec: &Spec, level: SandboxLevel) -> Result<Session, Failure> {
-    let Template { database, threads } = template;
-    let scrub = fault::Scrub::of(spec);
-    let failed = |e: &Error| fault::at_start(e, &scrub);
-    let connection = database.connect().map_err(|e| failed(&e))?;
-    let run = |sql: &str| connection.run(sql).map_err(|e| failed(&e));
-    for setting in settings(spec) {
-        run(&setting)?;
+/// Everything that does not depend on the warehouse, so that a spare has it behind it.
+pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Result<Embryo, Failure> {
+    let failed = |e: Error| fault::self_test(&e.0);
+    let connection = template.database.connect().map_err(failed)?;
+    for setting in settings(&cell) {
+        connection.run(&setting).map_err(failed)?;
     }
-    run(&storage_secret(spec))?;
-    run(&attach(spec))?;
-    for setting in lockdown(spec) {
-        run(&setting)?;
+    test_cell(&cell, level)?;
+    Ok(Embryo { template, connection, cell })
+}
+
+impl Embryo {
+    /// Secret, ATTACH, lockdown, self-test.
+    pub(crate) fn attach(self, spec: &Spec) -> Result<Session, Failure> {
+        let Embryo { template: Template { database, threads }, connection, cell } = self;
+        let scrub = fault::Scrub::of(&cell, spec);
+        let run = |sql: &str| connection.run(sql).map_err(|e| fault::at_start(&e, &scrub));
+        run(&storage_secret(&cell, spec))?;
+        run(&attach(&cell, spec))?;
+        for setting in lockdown(spec) {
+            run(&setting)?;
+        }
+        test_session(&connection, &cell, spec)?;
+        drop(connection);
+        Ok(Session { database, threads: threads.min(cell.threads).max(1), role: spec.role, scrub })
     }
-    self_test(&connection, spec, level)?;
-    drop(connection);
-    Ok(Session { database, threads, role: spec.role, scrub })
 }
 
 /// What the template could not know. Every setting is GLOBAL: a plain SET is seen by its own connection only.
-fn settings(spec: &Spec) -> Vec<String> {
+fn settings(cell: &Cell) -> Vec<String> {
     vec![
-        format!("SET GLOBAL temp_directory = {}", quoted(&spec.directory)),
-        format!("SET GLOBAL max_temp_directory_size = '{} bytes'", spec.spill_bytes_max),
-        format!("SET GLOBAL memory_limit = '{} bytes'", spec.memory_bytes),
-        format!("SET GLOBAL http_timeout = {}", spec.http_timeout_s),
+        format!("SET GLOBAL temp_directory = {}", quoted(&cell.directory)),
+        format!("SET GLOBAL max_temp_directory_size = '{} bytes'", cell.spill_bytes_max),
+        format!("SET GLOBAL memory_limit = '{} bytes'", cell.memory_bytes),
+        format!("SET GLOBAL http_timeout = {}", cell.http_timeout_s),
     ]
 }
 
-fn storage_secret(spec: &Spec) -> String {
+fn storage_secret(cell: &Cell, spec: &Spec) -> String {
     format!(
         "CREATE SECRET storage (TYPE s3, KEY_ID {}, SECRET {}, ENDPOINT '127.0.0.1:{}', URL_STYLE 'path', USE_SSL false, \
          REGION 'us-east-1', SCOPE {})",
         quoted(&spec.access_key_id),
         quoted(&spec.secret_access_key),
-        spec.storage_port,
+        cell.storage_port,
         quoted(&place(spec)),
     )
 }
 
-fn attach(spec: &Spec) -> String {
+fn attach(cell: &Cell, spec: &Spec) -> String {
     // READ_ONLY is said because a name that looks like a URL would attach read-only by itself; the delegation mode because
     // leaving it out means vended credentials, which would shadow the secret above.
     let read_only = match spec.role {
@@ -99,7 +115,7 @@ fn attach(spec: &Spec) -> String {
         "ATTACH {} AS {CATALOG} (TYPE iceberg, ENDPOINT 'http://127.0.0.1:{}', TOKEN {}, ACCESS_DELEGATION_MODE 'none', \
          SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
         quoted(&spec.warehouse),
-        spec.catalog_port,
+        cell.catalog_port,
         quoted(&spec.bearer),
         quoted(&spec.default_schema),
     )
@@ -115,11 +131,10 @@ fn lockdown(spec: &Spec) -> Vec<String> {
     ]
 }
 
-/// What must fail fails, and what must work works, or this worker never serves.
-fn self_test(connection: &Connection, spec: &Spec, level: SandboxLevel) -> Result<(), Failure> {
-    let broken = |what: &str| Err(fault::self_test(what));
+/// What DuckDB must not do, now that it is locked down, or this worker never serves.
+fn test_session(connection: &Connection, cell: &Cell, spec: &Spec) -> Result<(), Failure> {
     let foreign = format!("s3://{}/{}-other/probe.txt", spec.bucket, spec.prefix.trim_end_matches('/'));
-    let port = format!("http://127.0.0.1:{}/probe.txt", spec.forbidden_port);
+    let port = format!("http://127.0.0.1:{}/probe.txt", cell.forbidden_port);
     for (what, target) in [
         ("a local file", "/etc/passwd"),
         ("a foreign port", port.as_str()),
@@ -127,16 +142,20 @@ fn self_test(connection: &Connection, spec: &Spec, level: SandboxLevel) -> Resul
     ] {
         match connection.run(&format!("SELECT content FROM read_text({})", quoted(target))) {
             Err(e) if fault::is_permission(&e) => {}
-            other => {
-                return broken(&format!("{what} through DuckDB: {other:?}"));
-            }
+            other => return Err(fault::self_test(&format!("{what} through DuckDB: {other:?}"))),
         }
     }
+    Ok(())
+}
+
+/// What the process must not do, and what must work, or this worker never serves.
+fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
+    let broken = |what: &str| Err(fault::self_test(what));
     if level.landlock {
         if !std::fs::File::open("/etc/passwd").is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
             return broken("a local file could be opened");
         }
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, spec.forbidden_port));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, cell.forbidden_port));
         let refused = TcpStream::connect_timeout(&address, Duration::from_secs(1));
         if !refused.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
             return broken("a foreign port could be reached");

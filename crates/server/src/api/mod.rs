@@ -3,8 +3,10 @@
 //! Given a socket and a [`Service`], hands each request to its route under a request id and a span. Never logs a header or a
 //! statement.
 
+mod control;
 mod problem;
 mod query;
+mod socket;
 mod status;
 
 use std::sync::Arc;
@@ -15,15 +17,21 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
+use duck_contract::Code;
 use duck_contract::query::REQUEST_ID_HEADER;
 use duck_contract::worker::SandboxLevel;
 use tokio::time::Instant;
 use tracing::Instrument;
 use uuid::Uuid;
 
+pub use self::socket::Patient;
 use crate::doors::{catalog, storage};
+use crate::fault::Fault;
 use crate::journey::Journey;
+
+/// A longer id than this is replaced by one of ours.
+const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// What the routes share.
 pub struct Service {
@@ -58,7 +66,14 @@ impl Service {
     /// From now on nothing new is started.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
-        self.journey.pool.drain();
+    }
+
+    fn admits(&self) -> Result<(), Fault> {
+        if self.is_draining() {
+            let sentence = "The server is shutting down; the statement was not started.";
+            return Err(Fault::new(Code::Draining, sentence));
+        }
+        Ok(())
     }
 
     fn is_draining(&self) -> bool {
@@ -74,6 +89,10 @@ struct RequestId(Arc<str>);
 pub fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/query", post(query::query))
+        .route("/queries", get(control::queries))
+        .route("/queries/{id}", delete(control::cancel))
+        .route("/warehouses/{name}/warm", post(control::warm))
+        .route("/status", get(control::status))
         .route("/health", get(status::health))
         .route("/ready", get(status::ready))
         .route("/tables", get(status::tables))
@@ -84,9 +103,16 @@ pub fn router(service: Arc<Service>) -> Router {
         .with_state(service)
 }
 
+/// The id that a client gave its request, so that it can cancel it before it is answered; only letters, digits, `-` and `_`.
+fn id_of(request: &Request) -> Option<Arc<str>> {
+    let id = request.headers().get(REQUEST_ID_HEADER)?.to_str().ok()?;
+    let sound = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
+    ((1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(sound)).then(|| id.into())
+}
+
 /// Gives every request an id, a span and a line in the log.
 async fn identified(mut request: Request, next: Next) -> Response {
-    let id: Arc<str> = Uuid::now_v7().to_string().into();
+    let id = id_of(&request).unwrap_or_else(|| Uuid::now_v7().to_string().into());
     let span = tracing::info_span!("request", request_id = %id, method = %request.method(), path = request.uri().path());
     request.extensions_mut().insert(RequestId(id.clone()));
     let began = Instant::now();

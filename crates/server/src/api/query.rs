@@ -15,7 +15,7 @@ use futures::StreamExt;
 
 use super::{RequestId, Service, authorization, problem};
 use crate::fault::Fault;
-use crate::query::Answer;
+use crate::query::{Answer, Rows};
 use crate::results::Relay;
 
 /// To send a body.
@@ -36,12 +36,7 @@ pub(super) async fn query(
 }
 
 async fn run(service: &Service, id: &RequestId, headers: &HeaderMap, body: Body) -> Result<Answer, Fault> {
-    if service.is_draining() {
-        return Err(Fault::new(
-            Code::Draining,
-            "The server is shutting down; the statement was not started.",
-        ));
-    }
+    service.admits()?;
     let ask = read(body, service.body_bytes_max).await?;
     service.journey.run(authorization(headers), &id.0, ask).await
 }
@@ -81,7 +76,10 @@ async fn collect(body: Body, bytes_max: usize) -> Result<BytesMut, Fault> {
 
 fn respond(answer: Answer) -> Response {
     let (media_type, counts) = (answer.format.media_type(), answer.counts);
-    let mut response = Response::new(Body::new(Relay::new(answer.rows)));
+    let mut response = Response::new(match answer.rows {
+        Rows::Whole(bytes) => Body::from(bytes),
+        Rows::Streamed(stream) => Body::new(Relay::new(stream)),
+    });
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     match counts {

@@ -58,7 +58,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn permit(&self, service: &Service, headers: &HeaderMap) -> Result<Permit, Fault> {
+    /// The one of this name.
+    pub(super) fn of_warehouse(name: String) -> Self {
+        Place { warehouse: Some(name), workspace_id: None }
+    }
+
+    pub(super) fn permit(&self, service: &Service, headers: &HeaderMap) -> Result<Permit, Fault> {
         let caller = service.journey.auth.verify(authorization(headers))?;
         let wish = Wish {
             warehouse: self.warehouse.as_deref(),

@@ -68,6 +68,8 @@ impl World {
         set(&mut written, "catalog", "uri", &catalog_url);
         set(&mut written, "catalog", "oauth2_uri", &token_url(&catalog_url));
         written.insert("listen".to_owned(), Value::String(format!("127.0.0.1:{port}")));
+        // There is no balancer that would have to notice.
+        written.entry("drain_grace_ms").or_insert(Value::Integer(0));
         let config = Config::of(written)?;
 
         let store = Store::new(config.storage.clone())?;

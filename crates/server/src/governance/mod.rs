@@ -12,12 +12,18 @@ use crate::fault::Fault;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Warehouse {
     name: String,
+    workspace: String,
 }
 
 impl Warehouse {
     /// Its name in the catalog.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The workspace whose it is.
+    pub fn workspace(&self) -> &str {
+        &self.workspace
     }
 }
 
@@ -74,7 +80,7 @@ impl Governance {
             return Err(Fault::new(Code::WritesNotGranted, "The token does not grant writing."));
         }
         let role = if wish.writes { Role::Writer } else { Role::Reader };
-        Ok(Permit { warehouse: Warehouse { name }, role })
+        Ok(Permit { warehouse: Warehouse { name, workspace }, role })
     }
 
     /// The workspace that a trusted back end names, by itself or by its warehouse.

@@ -1,18 +1,20 @@
 //! May they run now.
 //!
 //! Given a [`Permit`], hands on a [`Slot`], which its holder keeps until the last byte. Never lets one tenant hold more than its
-//! share, never lets a queue grow without bound, never waits past the deadline.
+//! share, never lets a queue grow without bound, never waits past the deadline, and never lets a tenant's first request wait behind
+//! another's queue.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod turns;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duck_contract::Code;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use self::turns::{Entered, Turns};
 use crate::fault::Fault;
 use crate::governance::Permit;
 
@@ -58,113 +60,102 @@ impl Settings {
     }
 }
 
-/// Admission.
-pub struct Limits {
-    settings: Settings,
-    running: Arc<Semaphore>,
-    waiting: Arc<AtomicUsize>,
-    tenants: Arc<Mutex<HashMap<String, Tenant>>>,
-}
-
+/// Admission. Cheap to clone; all clones are one.
 #[derive(Clone)]
-struct Tenant {
-    running: Arc<Semaphore>,
-    waiting: Arc<AtomicUsize>,
-    /// Requests that are here at all; the entry goes with the last.
-    present: usize,
+pub struct Limits {
+    wait_max: Duration,
+    turns: Arc<Mutex<Turns<oneshot::Sender<Slot>>>>,
 }
 
-/// The right to run one statement. It ends when this is dropped.
+/// How much there is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Gauges {
+    /// Statements that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Workspaces that have any of both.
+    pub tenants: usize,
+}
+
+/// The right to run one statement. It ends when this is dropped, and goes to whose turn it is.
 pub struct Slot {
-    _global: OwnedSemaphorePermit,
-    _tenant: OwnedSemaphorePermit,
-    _presence: Presence,
+    limits: Limits,
+    tenant: String,
 }
 
 impl Limits {
     /// With nothing running.
     pub fn new(settings: Settings) -> Self {
-        Limits {
-            running: Arc::new(Semaphore::new(settings.running_max)),
-            waiting: Arc::default(),
-            tenants: Arc::default(),
-            settings,
-        }
+        let wait_max = Duration::from_millis(settings.wait_ms_max);
+        Limits { wait_max, turns: Arc::new(Mutex::new(Turns::new(settings))) }
     }
 
-    /// Waits for a slot, first the tenant's own and then one of the server's: who has used up its share waits for itself.
+    /// Waits for a slot: for the tenant's own share, and for its turn among all tenants.
     pub async fn admit(&self, permit: &Permit, deadline: Instant) -> Result<Slot, Fault> {
-        let (presence, tenant) = self.enter(permit.warehouse.name());
-        let give_up = deadline.min(Instant::now() + Duration::from_millis(self.settings.wait_ms_max));
-        let own = wait(&tenant.running, &tenant.waiting, self.settings.tenant_waiting_max, give_up)
-            .await
-            .ok_or_else(|| {
-                Fault::new(
-                    Code::TenantBusy,
-                    "Too many statements of this workspace are running. Try again in a moment.",
-                )
-            })?;
-        let global =
-            wait(&self.running, &self.waiting, self.settings.waiting_max, give_up).await.ok_or_else(
-                || Fault::new(Code::ServerBusy, "The server runs as much as it may. Try again in a moment."),
-            )?;
-        Ok(Slot { _global: global, _tenant: own, _presence: presence })
-    }
-
-    fn enter(&self, name: &str) -> (Presence, Tenant) {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let tenant = tenants.entry(name.to_owned()).or_insert_with(|| Tenant {
-            running: Arc::new(Semaphore::new(self.settings.tenant_running_max)),
-            waiting: Arc::default(),
-            present: 0,
-        });
-        tenant.present += 1;
-        (Presence { tenants: self.tenants.clone(), name: name.to_owned() }, tenant.clone())
-    }
-}
-
-async fn wait(
-    semaphore: &Arc<Semaphore>,
-    waiting: &Arc<AtomicUsize>,
-    waiting_max: usize,
-    give_up: Instant,
-) -> Option<OwnedSemaphorePermit> {
-    if let Ok(permit) = semaphore.clone().try_acquire_owned() {
-        return Some(permit);
-    }
-    let place = Queued(waiting.clone());
-    if waiting.fetch_add(1, Ordering::AcqRel) >= waiting_max {
-        return None;
-    }
-    let permit = tokio::time::timeout_at(give_up, semaphore.clone().acquire_owned()).await;
-    drop(place);
-    permit.ok()?.ok()
-}
-
-/// A place in a queue.
-struct Queued(Arc<AtomicUsize>);
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// One request of a tenant; the tenant's entry goes with the last.
-struct Presence {
-    tenants: Arc<Mutex<HashMap<String, Tenant>>>,
-    name: String,
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tenant) = tenants.get_mut(&self.name) {
-            tenant.present -= 1;
-            if tenant.present == 0 {
-                tenants.remove(&self.name);
-            }
+        let tenant = permit.warehouse.name();
+        let (sender, turn) = oneshot::channel();
+        let entered = self.turns().enter(tenant, sender);
+        let ticket = match entered {
+            Entered::Runs => return Ok(Slot { limits: self.clone(), tenant: tenant.to_owned() }),
+            Entered::Waits(ticket) => Queued { limits: self, tenant, ticket },
+            Entered::TenantFull => return Err(busy(true)),
+            Entered::ServerFull => return Err(busy(false)),
+        };
+        let give_up = deadline.min(Instant::now() + self.wait_max);
+        match tokio::time::timeout_at(give_up, turn).await {
+            Ok(Ok(slot)) => Ok(slot),
+            _ => Err(busy(ticket.leave())),
         }
+    }
+
+    /// How much there is now.
+    pub fn gauges(&self) -> Gauges {
+        let (running, waiting, tenants) = self.turns().count();
+        Gauges { running, waiting, tenants }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns<oneshot::Sender<Slot>>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn busy(own: bool) -> Fault {
+    if own {
+        let sentence = "Too many statements of this workspace are running. Try again in a moment.";
+        Fault::new(Code::TenantBusy, sentence)
+    } else {
+        Fault::new(Code::ServerBusy, "The server runs as much as it may. Try again in a moment.")
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let next = self.limits.turns().done(&self.tenant);
+        if let Some((tenant, turn)) = next {
+            // Whoever has stopped waiting drops the slot, and that gives the turn to the next.
+            drop(turn.send(Slot { limits: self.limits.clone(), tenant }));
+        }
+    }
+}
+
+/// A place in the queue. Dropped when its turn has come, or when whoever waited goes away.
+struct Queued<'l> {
+    limits: &'l Limits,
+    tenant: &'l str,
+    ticket: u64,
+}
+
+impl Queued<'_> {
+    /// Whether it was the tenant's own share that was used up.
+    fn leave(&self) -> bool {
+        self.limits.turns().leave(self.tenant, self.ticket)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -195,7 +186,7 @@ mod tests {
         let waits = limits.admit(&again, soon());
         drop(held);
         assert!(waits.await.is_ok());
-        assert!(limits.tenants.lock().unwrap().is_empty());
+        assert_eq!(limits.gauges(), Gauges { running: 0, waiting: 0, tenants: 0 });
     }
 
     #[tokio::test(start_paused = true)]

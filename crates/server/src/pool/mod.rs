@@ -1,12 +1,14 @@
 //! On what: (warehouse, role) → a leased worker.
 //!
 //! Given a [`Permit`], hands on a [`Lease`]: a hit, an attach under way that is joined, or a start. Never more workers than the
-//! ceiling, never two for one key, never ends a worker that is leased. A start is detached from the request that wanted it: when
-//! that client gives up, the next one finds the worker.
+//! ceiling, never more that work than there is memory for, never two for one key, never ends a worker that is leased. A start is
+//! detached from the request that wanted it: when that client gives up, the next one finds the worker.
 
 mod install;
+mod machine;
 mod nursery;
 mod settings;
+mod spares;
 mod state;
 mod worker;
 
@@ -15,23 +17,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duck_contract::worker::Spec;
+use duck_contract::worker::{Cell, Spec};
 use duck_contract::{Code, Role};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 pub use self::install::probe;
+pub use self::machine::Machine;
 pub use self::nursery::Start;
 use self::nursery::{Nursery, Recipe};
-pub use self::settings::{Settings, WorkerSettings};
-use self::state::{State, Step};
+use self::settings::Allowance;
+pub use self::settings::{Class, Settings, WorkerSettings};
+use self::spares::Spares;
+pub use self::state::Gauges;
+use self::state::{Ceilings, State, Step};
 pub(crate) use self::worker::Worker;
 use crate::doors::{Passes, Place, Visitor};
 use crate::fault::Fault;
 use crate::governance::Permit;
 
 /// How often idle and outgrown workers are looked for.
-const ROUND: Duration = Duration::from_millis(250);
+const ROUND: Duration = Duration::from_millis(100);
+/// How long a burst is told what the last start has failed of, so that it does not hammer a broken catalog.
+const GRUDGE: Duration = Duration::from_secs(1);
+/// To see the process of an evicted worker end before another takes its place.
+const EVICTION_MAX: Duration = Duration::from_secs(1);
 
 /// Where the doors are, and what a worker must not reach.
 #[derive(Debug, Clone, Copy)]
@@ -72,45 +82,55 @@ pub trait Places: Send + Sync {
 /// What a worker is for.
 type Key = (String, Role);
 type Started = watch::Receiver<Option<Result<Arc<Worker>, Fault>>>;
+type Workers = State<Key, Arc<Worker>, Started, Fault>;
 
 /// The workers. Cheap to clone; all clones are one.
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 
 struct Inner {
-    state: Mutex<State<Key, Arc<Worker>, Started>>,
+    state: Mutex<Workers>,
     changed: Notify,
     nursery: Nursery,
+    spares: Spares,
     forge: Forge,
-    settings: Settings,
+    start_ms_max: u64,
+    idle_bytes_max: u64,
     next_id: AtomicU64,
 }
 
 impl Pool {
-    /// With no workers. Returns when the template is warm.
+    /// With no workers. Returns when the template is warm. Both settings are filled.
     pub async fn open(settings: Settings, forge: Forge) -> std::io::Result<Pool> {
         let program = install::program(&forge.settings)?;
         let extensions = install::extensions(&forge.settings, &program)?;
-        let WorkerSettings { start, threads, .. } = forge.settings;
-        let recipe = Recipe { start, program, extensions, threads };
+        let recipe = Recipe {
+            start: forge.settings.start,
+            program,
+            extensions,
+            threads: forge.settings.threads_max(),
+        };
         let nursery = tokio::task::spawn_blocking(move || Nursery::open(recipe))
             .await
             .map_err(std::io::Error::other)??;
         let pool = Pool(Arc::new(Inner {
-            state: Mutex::new(State::new(settings.workers_max)),
+            state: Mutex::new(State::new(ceilings(&settings))),
             changed: Notify::new(),
             nursery,
+            spares: Spares::new(settings.spares),
             forge,
-            settings,
+            start_ms_max: settings.start_ms_max,
+            idle_bytes_max: settings.idle_mb_max << 20,
             next_id: AtomicU64::new(1),
         }));
+        pool.0.fill_spares().await;
         let rounds = Arc::downgrade(&pool.0);
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(ROUND);
             loop {
                 tick.tick().await;
                 let Some(inner) = rounds.upgrade() else { return };
-                inner.round();
+                inner.round().await;
             }
         });
         Ok(pool)
@@ -119,19 +139,22 @@ impl Pool {
     /// A worker for this permit, until the deadline.
     pub async fn lease(&self, permit: &Permit, deadline: Instant) -> Result<Lease, Fault> {
         let key = (permit.warehouse.name().to_owned(), permit.role);
-        tokio::time::timeout_at(deadline, self.obtain(&key)).await.unwrap_or_else(|_| {
+        let allowance = self.0.forge.settings.allowance(permit.warehouse.workspace());
+        tokio::time::timeout_at(deadline, self.obtain(&key, allowance)).await.unwrap_or_else(|_| {
             Err(Fault::new(Code::Timeout, "The deadline passed before an engine was ready."))
         })
     }
 
-    async fn obtain(&self, key: &Key) -> Result<Lease, Fault> {
+    async fn obtain(&self, key: &Key, allowance: Allowance) -> Result<Lease, Fault> {
+        let mut standing = Standing { inner: &self.0, ticket: None };
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
             // From here on a change is not missed, even before the await below.
             changed.as_mut().enable();
-            let mut started = match self.0.step(key) {
-                Step::Hit(worker) => return Ok(Lease { pool: self.0.clone(), key: key.clone(), worker }),
+            let mut started = match self.0.step(key, allowance, &mut standing.ticket) {
+                Step::Hit(worker) => return Ok(Lease::of(self.0.clone(), key.clone(), worker)),
                 Step::Join(started) => started,
+                Step::Refuse(fault) => return Err(fault),
                 _ => {
                     changed.await;
                     continue;
@@ -147,10 +170,22 @@ impl Pool {
         }
     }
 
+    /// How much there is now.
+    pub fn gauges(&self) -> Gauges {
+        self.0.state().gauges(Instant::now())
+    }
+
+    /// Processes that wait for a warehouse.
+    pub fn spares(&self) -> usize {
+        self.0.spares.count()
+    }
+
     /// Ends every worker that nobody leases, and hands out no more.
     pub fn drain(&self) {
-        let ended = self.0.state().drain();
+        let ended = self.0.state().close();
         drop(ended);
+        self.0.spares.close();
+        self.0.changed.notify_waiters();
     }
 
     /// Ends all workers and the template they come from.
@@ -161,108 +196,198 @@ impl Pool {
     }
 }
 
+fn ceilings(settings: &Settings) -> Ceilings {
+    let duration = Duration::from_millis;
+    Ceilings {
+        workers_max: settings.workers_max.unwrap_or(1),
+        memory_max: settings.working_mb() << 20,
+        turn: duration(settings.turn_ms),
+        idle: duration(settings.idle_ms_max),
+        age: duration(settings.age_ms_max),
+        statements_max: settings.statements_max,
+    }
+}
+
+/// A place in the line. Left when this is dropped.
+struct Standing<'p> {
+    inner: &'p Inner,
+    ticket: Option<u64>,
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.inner.state().leave(ticket);
+            self.inner.changed.notify_waiters();
+        }
+    }
+}
+
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State<Key, Arc<Worker>, Started>> {
+    fn state(&self) -> MutexGuard<'_, Workers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decides, and begins a start where one is due: then there is something to join.
-    fn step(self: &Arc<Self>, key: &Key) -> Step<Key, Arc<Worker>, Started> {
+    fn step(
+        self: &Arc<Self>,
+        key: &Key,
+        allowance: Allowance,
+        ticket: &mut Option<u64>,
+    ) -> Step<Arc<Worker>, Started, Fault> {
+        let memory = allowance.memory_mb_max << 20;
         let mut state = self.state();
-        let evicted = match state.want(key, Instant::now()) {
+        let step = state.want(key, memory, *ticket, Instant::now());
+        *ticket = if let Step::Wait(ticket) = &step { Some(*ticket) } else { None };
+        let evicted = match step {
             Step::Start => None,
-            Step::Evict(_, victim) => Some(victim),
+            Step::Evict(victim) => Some(victim),
             other => return other,
         };
         let (sender, started) = watch::channel(None);
-        state.starting(key.clone(), started.clone());
+        state.starting(key.clone(), started.clone(), memory);
         drop(state);
-        // Its end kills the process and removes its directory, which is not for the lock.
-        drop(evicted);
         let (inner, key) = (self.clone(), key.clone());
         tokio::spawn(async move {
-            let outcome = inner.start(&key).await.map(Arc::new);
-            match &outcome {
-                Ok(worker) => {
-                    inner.state().started(key.clone(), worker.clone(), worker.id, Instant::now());
-                    let (inner, worker) = (Arc::downgrade(&inner), Arc::downgrade(worker));
-                    tokio::spawn(async move { farewell(inner, key, worker).await });
-                }
-                Err(_) => inner.state().failed(&key),
-            }
+            let outcome = inner.start(&key, allowance, evicted).await.map(Arc::new);
+            let outcome = inner.enter(&key, outcome);
             sender.send_replace(Some(outcome));
             inner.changed.notify_waiters();
+            inner.fill_spares().await;
         });
         Step::Join(started)
     }
 
-    async fn start(&self, (name, role): &Key) -> Result<Worker, Fault> {
-        let place = self.forge.places.place_of(name).await?;
-        let settings = &self.forge.settings;
-        let visitor = Visitor { warehouse: name.clone(), place: place.clone(), role: *role };
-        let pass = self.forge.passes.issue(visitor);
+    /// Puts what was started, or why not, where everybody finds it.
+    fn enter(self: &Arc<Self>, key: &Key, outcome: Result<Arc<Worker>, Fault>) -> Result<Arc<Worker>, Fault> {
+        match &outcome {
+            Ok(worker) => {
+                if !self.state().started(key, worker.clone(), worker.id, Instant::now()) {
+                    return Err(Fault::new(Code::Draining, "The server is shutting down."));
+                }
+                let (inner, worker) = (Arc::downgrade(self), Arc::downgrade(worker));
+                let key = key.clone();
+                tokio::spawn(async move { farewell(inner, key, worker).await });
+            }
+            Err(fault) => {
+                // A workspace that has no warehouse may get one any moment, and its first query must find it.
+                let until = (fault.code != Code::UnknownWarehouse).then(|| Instant::now() + GRUDGE);
+                self.state().failed(key, fault.clone(), until);
+            }
+        }
+        outcome
+    }
+
+    async fn start(
+        self: &Arc<Self>,
+        (name, role): &Key,
+        allowance: Allowance,
+        evicted: Option<Arc<Worker>>,
+    ) -> Result<Worker, Fault> {
+        let began = Instant::now();
+        let unable =
+            |e: std::io::Error| Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e);
+        let cell = self.cell(allowance);
+        let process = async {
+            if let Some(victim) = evicted {
+                victim.kill();
+                let _ = tokio::time::timeout(EVICTION_MAX, victim.ended()).await;
+            }
+            match self.spares.take(&cell) {
+                Some(spare) => Ok(spare),
+                None => self.bear(cell.clone()).await,
+            }
+        };
+        // A process does not need to know its place to be born.
+        let (spare, place) = tokio::join!(process, self.forge.places.place_of(name));
+        let (spare, place) = (spare.map_err(unable)?, place?);
+        let pass =
+            self.forge.passes.issue(Visitor { warehouse: name.clone(), place: place.clone(), role: *role });
         let spec = Spec {
             role: *role,
             warehouse: name.clone(),
-            catalog_port: self.forge.ports.catalog,
             bearer: pass.bearer.clone(),
-            storage_port: self.forge.ports.storage,
             access_key_id: pass.access_key_id.clone(),
             secret_access_key: pass.secret_access_key.clone(),
             bucket: place.bucket,
             prefix: place.prefix,
             default_schema: self.forge.default_schema.clone(),
-            directory: String::new(),
-            memory_bytes: settings.memory_mb << 20,
-            memory_bytes_max: settings.memory_mb_max << 20,
-            spill_bytes_max: settings.spill_mb_max << 20,
-            http_timeout_s: self.forge.http_timeout_s,
-            uid: rustix::process::geteuid().is_root().then_some(settings.uid),
-            sandbox: settings.sandbox,
-            forbidden_port: self.forge.ports.forbidden,
         };
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let began = Instant::now();
-        let worker =
-            Worker::start(id, &self.nursery, &self.forge.runtime, spec, pass, self.settings.start_ms_max)
-                .await?;
+        let worker = spare.become_worker(&cell, &spec, pass, self.start_ms_max).await?;
         let ms = began.elapsed().as_millis();
-        tracing::info!(worker = id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
+        tracing::info!(worker = worker.id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
         Ok(worker)
     }
 
-    /// Ends what is idle or old, kills what has outgrown its limit.
-    fn round(&self) {
-        let duration = |ms| Duration::from_millis(ms);
-        let settings = &self.settings;
-        let expired = self.state().expire(
-            duration(settings.idle_ms_max),
-            duration(settings.age_ms_max),
-            settings.statements_max,
-            Instant::now(),
-        );
-        if !expired.is_empty() {
-            drop(expired);
-            self.changed.notify_waiters();
+    async fn bear(&self, cell: Cell) -> std::io::Result<worker::Spare> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        worker::Spare::bear(id, &self.nursery, &self.forge.runtime, cell).await
+    }
+
+    /// What a worker with this allowance is confined to; its directory is not known yet.
+    fn cell(&self, allowance: Allowance) -> Cell {
+        let Forge { ports, settings, http_timeout_s, .. } = &self.forge;
+        Cell {
+            directory: String::new(),
+            catalog_port: ports.catalog,
+            storage_port: ports.storage,
+            forbidden_port: ports.forbidden,
+            memory_bytes: allowance.memory_mb << 20,
+            memory_bytes_max: allowance.memory_mb_max << 20,
+            spill_bytes_max: allowance.spill_mb_max << 20,
+            threads: allowance.threads,
+            http_timeout_s: *http_timeout_s,
+            uid: rustix::process::geteuid().is_root().then_some(settings.uid),
+            sandbox: settings.sandbox,
         }
-        let ready = self.state().ready();
-        for worker in ready {
-            if worker.memory_bytes().is_some_and(|bytes| bytes > settings.resident_mb_max << 20) {
-                tracing::warn!(worker = worker.id, "killed: it uses more memory than it may");
-                worker.kill();
+    }
+
+    /// Replaces spares that were taken or have died.
+    async fn fill_spares(&self) {
+        // Every workspace without a class of its own has this one.
+        let cell = self.cell(self.forge.settings.allowance(""));
+        while self.spares.want(&cell) {
+            match self.bear(cell.clone()).await {
+                Ok(spare) => self.spares.put(spare),
+                Err(e) => {
+                    self.spares.give_up();
+                    tracing::warn!(error = %e, "no spare worker");
+                    return;
+                }
             }
         }
+    }
+
+    /// Ends what is idle or old or has kept too much, kills what has outgrown its limit.
+    async fn round(&self) {
+        let now = Instant::now();
+        let mut ended = self.state().expire(now);
+        let ready = self.state().ready(now);
+        for (key, id, worker, works) in ready {
+            if works {
+                worker.kill_if_outgrown();
+            } else if worker.memory_bytes().is_some_and(|bytes| bytes > self.idle_bytes_max) {
+                // It may have been leased in between; then it is out of the pool, and ends after that.
+                ended.extend(self.state().retire(&key, id));
+            }
+        }
+        if !ended.is_empty() {
+            drop(ended);
+            self.changed.notify_waiters();
+        }
+        self.fill_spares().await;
     }
 }
 
 /// Takes a worker out of the pool when its process has ended.
 async fn farewell(inner: std::sync::Weak<Inner>, key: Key, worker: std::sync::Weak<Worker>) {
-    let Some((ended, id)) = worker.upgrade().map(|w| (w.ended.clone(), w.id)) else { return };
-    ended.cancelled().await;
+    let Some(end) = worker.upgrade().map(|w| w.ended()) else { return };
+    end.await;
     let Some(inner) = inner.upgrade() else { return };
-    let taken = inner.state().retire(&key, id);
-    if let Some(worker) = taken {
-        tracing::warn!(worker = id, said = worker.last_words(), "a worker ended by itself");
+    let Some(worker) = worker.upgrade() else { return };
+    let taken = inner.state().retire(&key, worker.id);
+    if taken.is_some() {
+        tracing::warn!(worker = worker.id, said = worker.last_words(), "a worker ended by itself");
         inner.changed.notify_waiters();
     }
 }
@@ -275,6 +400,11 @@ pub struct Lease {
 }
 
 impl Lease {
+    fn of(pool: Arc<Inner>, key: Key, worker: Arc<Worker>) -> Self {
+        worker.leased();
+        Lease { pool, key, worker }
+    }
+
     /// The worker.
     pub(crate) fn worker(&self) -> &Arc<Worker> {
         &self.worker
@@ -296,6 +426,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.worker.returned();
         self.pool.state().returned(&self.key, self.worker.id, Instant::now());
         self.pool.changed.notify_waiters();
     }

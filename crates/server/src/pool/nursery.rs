@@ -18,6 +18,10 @@ use tokio::sync::oneshot;
 /// Opening DuckDB and loading the extensions takes 30 ms; reading and hashing 84 MB of them comes first.
 const READY_MAX: Duration = Duration::from_secs(30);
 const BIRTH_MAX: Duration = Duration::from_secs(5);
+/// How often the template is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// After a template that could not be started.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// How a worker comes to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,12 +67,20 @@ impl Nursery {
             if ready_sender.send(mother.ready().map(|_| ())).is_err() {
                 return;
             }
-            while let Ok((birth, answer)) = inbox.recv() {
-                let born = mother.bear(&birth);
-                drop(birth);
-                let _ = answer.send(born);
+            loop {
+                match inbox.recv_timeout(LOOK) {
+                    Ok((birth, answer)) => {
+                        let born = mother.bear(&birth);
+                        drop(birth);
+                        let _ = answer.send(born);
+                    }
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                }
+                // A template that has died is replaced at once, not when somebody needs it.
                 if let Err(e) = mother.ready() {
                     tracing::error!(error = %e, "no template for the next worker");
+                    std::thread::sleep(PAUSE);
                 }
             }
         })?;
@@ -112,6 +124,11 @@ impl Mother {
     /// Starts a process if there is none.
     fn ready(&mut self) -> io::Result<&mut Process> {
         if !self.process.as_mut().is_some_and(Process::alive) {
+            if self.process.is_some() {
+                tracing::error!(
+                    "the workers' template has died, and its workers with it: another is started"
+                );
+            }
             self.process = Some(Process::start(&self.recipe)?);
         }
         self.process.as_mut().ok_or_else(|| io::Error::other("no process"))

@@ -1,13 +1,35 @@
 //! The pool's decisions, as plain data: no async, no clock, no process.
+//!
+//! Two things are short: places for workers (`workers_max`), and the memory that workers may use while they work
+//! (`memory_max`). An idle worker needs a place only. Whoever gets neither waits in line; the first in line is served first,
+//! and a worker that others wait for takes no new work once it has had its turn.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use tokio::time::{Duration, Instant};
 
+/// A worker that was just started is kept for those who waited for it.
+const HELD: Duration = Duration::from_millis(200);
+
+/// What there is of everything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ceilings {
+    /// Workers, whatever they do.
+    pub(crate) workers_max: usize,
+    /// The sum of the hard limits of all that work, bytes.
+    pub(crate) memory_max: u64,
+    /// How long a worker takes new statements while others wait.
+    pub(crate) turn: Duration,
+    /// When a worker has lived long enough.
+    pub(crate) idle: Duration,
+    pub(crate) age: Duration,
+    pub(crate) statements_max: u64,
+}
+
 /// What to do about a wish for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step<K, W, S> {
+pub(crate) enum Step<W, S, F> {
     /// This one is there; it is leased now.
     Hit(W),
     /// One is being started: wait for it.
@@ -15,211 +37,298 @@ pub(crate) enum Step<K, W, S> {
     /// There is room: start one.
     Start,
     /// There is no room, but this idle one may go; it is out of the pool now. End it, then start.
-    Evict(K, W),
-    /// Every worker is leased: wait until something changes.
-    Wait,
+    Evict(W),
+    /// Nothing is free: ask again with this ticket when something has changed.
+    Wait(u64),
+    /// The last start has just failed.
+    Refuse(F),
 }
 
-/// The workers there are: `K` names what a worker is for, `W` is a worker, `S` one that is being started.
-pub(crate) struct State<K, W, S> {
-    workers_max: usize,
+/// How much there is now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Gauges {
+    /// Workers that are ready, those included that are being left.
+    pub workers: usize,
+    /// Workers on their way.
+    pub starting: usize,
+    /// Statements that have a worker.
+    pub leases: usize,
+    /// Requests that wait for a worker.
+    pub tickets: usize,
+    /// The sum of the hard limits of the workers that work, bytes.
+    pub memory_bytes: u64,
+    /// Starts since the server's own.
+    pub starts: u64,
+    /// Idle workers that had to make room.
+    pub evictions: u64,
+}
+
+/// The workers there are: `K` names what a worker is for, `W` is a worker, `S` one that is being started, `F` why a start failed.
+pub(crate) struct State<K, W, S, F> {
+    ceilings: Ceilings,
     entries: HashMap<K, Entry<W, S>>,
+    /// Taken out of the pool while somebody still uses them.
+    leaving: HashMap<u64, (usize, u64)>,
+    failed: HashMap<K, (Instant, F)>,
+    line: VecDeque<(u64, K)>,
+    tickets: u64,
+    starts: u64,
+    evictions: u64,
+    closed: bool,
 }
 
 enum Entry<W, S> {
-    Starting(S),
-    Ready { worker: W, id: u64, leases: usize, used: Instant, born: Instant, served: u64 },
+    Starting { start: S, memory: u64 },
+    Ready(Ready<W>),
 }
 
-impl<K: Clone + Eq + Hash, W: Clone, S: Clone> State<K, W, S> {
-    pub(crate) fn new(workers_max: usize) -> Self {
-        State { workers_max, entries: HashMap::new() }
+struct Ready<W> {
+    worker: W,
+    id: u64,
+    memory: u64,
+    leases: usize,
+    /// Since when it has always been leased.
+    busy: Instant,
+    used: Instant,
+    born: Instant,
+    served: u64,
+}
+
+impl<W> Ready<W> {
+    fn works(&self, now: Instant) -> bool {
+        self.leases > 0 || (self.served == 0 && now.duration_since(self.born) < HELD)
+    }
+}
+
+impl<K: Clone + Eq + Hash, W: Clone, S: Clone, F: Clone> State<K, W, S, F> {
+    pub(crate) fn new(ceilings: Ceilings) -> Self {
+        State {
+            ceilings,
+            entries: HashMap::new(),
+            leaving: HashMap::new(),
+            failed: HashMap::new(),
+            line: VecDeque::new(),
+            tickets: 0,
+            starts: 0,
+            evictions: 0,
+            closed: false,
+        }
     }
 
-    /// Decides. After `Start` and `Evict` the caller must call [`State::starting`] before the lock is given up.
-    pub(crate) fn want(&mut self, key: &K, now: Instant) -> Step<K, W, S> {
-        match self.entries.get_mut(key) {
-            Some(Entry::Ready { worker, leases, used, served, .. }) => {
-                *leases += 1;
-                *served += 1;
-                *used = now;
-                return Step::Hit(worker.clone());
-            }
-            Some(Entry::Starting(start)) => return Step::Join(start.clone()),
-            None => {}
+    /// Decides for a request that needs a worker of this hard limit (bytes). After `Start` and `Evict` the caller must call
+    /// [`State::starting`] before the lock is given up; after `Wait`, ask again with the ticket, or [`State::leave`].
+    pub(crate) fn want(&mut self, key: &K, memory: u64, ticket: Option<u64>, now: Instant) -> Step<W, S, F> {
+        let step = self.decide(key, memory, ticket, now);
+        if let (Some(ticket), false) = (ticket, matches!(step, Step::Wait(_))) {
+            self.leave(ticket);
         }
-        if self.entries.len() < self.workers_max {
+        step
+    }
+
+    fn decide(&mut self, key: &K, memory: u64, ticket: Option<u64>, now: Instant) -> Step<W, S, F> {
+        if let Some((until, fault)) = self.failed.get(key) {
+            if now < *until {
+                return Step::Refuse(fault.clone());
+            }
+            self.failed.remove(key);
+        }
+        let others_wait = self.line.iter().any(|(_, waiting)| waiting != key);
+        let turn = self.ceilings.turn;
+        let is_there = match self.entries.get_mut(key) {
+            Some(Entry::Starting { start, .. }) => return Step::Join(start.clone()),
+            Some(Entry::Ready(ready)) if ready.works(now) => {
+                if others_wait && now.duration_since(ready.busy) >= turn {
+                    return self.wait(key, ticket);
+                }
+                return Step::Hit(ready.lease(now));
+            }
+            entry => entry.is_some(),
+        };
+        let first_in_line = self.line.front().is_none_or(|(_, first)| first == key);
+        if self.closed || !first_in_line || self.memory(now) + memory > self.ceilings.memory_max {
+            return self.wait(key, ticket);
+        }
+        if let (true, Some(Entry::Ready(ready))) = (is_there, self.entries.get_mut(key)) {
+            return Step::Hit(ready.lease(now));
+        }
+        if self.workers() < self.ceilings.workers_max {
             return Step::Start;
         }
-        let idle = self.entries.iter().filter_map(|(key, entry)| match entry {
-            Entry::Ready { leases: 0, used, .. } => Some((*used, key)),
-            _ => None,
-        });
-        let Some(victim) = idle.min_by_key(|(used, _)| *used).map(|(_, key)| key.clone()) else {
-            return Step::Wait;
-        };
-        match self.entries.remove(&victim) {
-            Some(Entry::Ready { worker, .. }) => Step::Evict(victim, worker),
-            _ => Step::Wait,
+        match self.least_recently_used(now).and_then(|victim| self.entries.remove(&victim)) {
+            Some(Entry::Ready(Ready { worker, .. })) => {
+                self.evictions += 1;
+                Step::Evict(worker)
+            }
+            _ => self.wait(key, ticket),
         }
     }
 
-    /// A start is under way. It holds the place that its worker will have.
-    pub(crate) fn starting(&mut self, key: K, start: S) {
-        self.entries.insert(key, Entry::Starting(start));
+    fn wait(&mut self, key: &K, ticket: Option<u64>) -> Step<W, S, F> {
+        Step::Wait(ticket.unwrap_or_else(|| {
+            self.tickets += 1;
+            self.line.push_back((self.tickets, key.clone()));
+            self.tickets
+        }))
     }
 
-    /// The start has succeeded.
-    pub(crate) fn started(&mut self, key: K, worker: W, id: u64, now: Instant) {
-        let entry = Entry::Ready { worker, id, leases: 0, used: now, born: now, served: 0 };
-        self.entries.insert(key, entry);
+    /// Whoever has this ticket no longer waits.
+    pub(crate) fn leave(&mut self, ticket: u64) {
+        self.line.retain(|(other, _)| *other != ticket);
     }
 
-    /// The start has failed.
-    pub(crate) fn failed(&mut self, key: &K) {
-        if matches!(self.entries.get(key), Some(Entry::Starting(_))) {
+    fn least_recently_used(&self, now: Instant) -> Option<K> {
+        let idle = self.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Ready(ready) if !ready.works(now) => Some((ready.used, key)),
+            _ => None,
+        });
+        idle.min_by_key(|(used, _)| *used).map(|(_, key)| key.clone())
+    }
+
+    fn workers(&self) -> usize {
+        self.entries.len() + self.leaving.len()
+    }
+
+    /// What all that work may use, bytes.
+    fn memory(&self, now: Instant) -> u64 {
+        let here = self.entries.values().map(|entry| match entry {
+            Entry::Starting { memory, .. } => *memory,
+            Entry::Ready(ready) if ready.works(now) => ready.memory,
+            Entry::Ready(_) => 0,
+        });
+        here.sum::<u64>() + self.leaving.values().map(|(_, memory)| memory).sum::<u64>()
+    }
+
+    /// A start is under way. It holds the place and the memory that its worker will have.
+    pub(crate) fn starting(&mut self, key: K, start: S, memory: u64) {
+        self.starts += 1;
+        self.entries.insert(key, Entry::Starting { start, memory });
+    }
+
+    /// The start has succeeded. False if the pool was closed in the meantime: the worker has no place then.
+    pub(crate) fn started(&mut self, key: &K, worker: W, id: u64, now: Instant) -> bool {
+        let Some(Entry::Starting { memory, .. }) = self.entries.get(key) else { return false };
+        let ready =
+            Ready { worker, id, memory: *memory, leases: 0, busy: now, used: now, born: now, served: 0 };
+        self.entries.insert(key.clone(), Entry::Ready(ready));
+        true
+    }
+
+    /// The start has failed. Where a moment is given, whoever asks again before it is told the same.
+    pub(crate) fn failed(&mut self, key: &K, fault: F, until: Option<Instant>) {
+        if matches!(self.entries.get(key), Some(Entry::Starting { .. })) {
             self.entries.remove(key);
+        }
+        if let Some(until) = until {
+            self.failed.insert(key.clone(), (until, fault));
         }
     }
 
     /// A lease of this very worker has ended.
     pub(crate) fn returned(&mut self, key: &K, worker: u64, now: Instant) {
-        if let Some(Entry::Ready { id, leases, used, .. }) = self.entries.get_mut(key)
-            && *id == worker
+        if let Some(Entry::Ready(ready)) = self.entries.get_mut(key)
+            && ready.id == worker
         {
+            ready.leases -= 1;
+            ready.used = now;
+        } else if let Some((leases, _)) = self.leaving.get_mut(&worker) {
             *leases -= 1;
-            *used = now;
+            if *leases == 0 {
+                self.leaving.remove(&worker);
+            }
         }
     }
 
     /// Takes this very worker out; nobody gets it any more.
     pub(crate) fn retire(&mut self, key: &K, worker: u64) -> Option<W> {
         match self.entries.get(key) {
-            Some(Entry::Ready { id, .. }) if *id == worker => match self.entries.remove(key) {
-                Some(Entry::Ready { worker, .. }) => Some(worker),
-                _ => None,
-            },
+            Some(Entry::Ready(ready)) if ready.id == worker => self.take(key),
             _ => None,
         }
     }
 
-    /// Takes out the idle workers that have been idle for too long, are too old, or have served enough.
-    pub(crate) fn expire(&mut self, idle: Duration, age: Duration, statements: u64, now: Instant) -> Vec<W> {
-        let done: Vec<K> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| match entry {
-                Entry::Ready { leases: 0, used, born, served, .. } => {
-                    now.duration_since(*used) >= idle
-                        || now.duration_since(*born) >= age
-                        || *served >= statements
-                }
-                _ => false,
-            })
-            .map(|(key, _)| key.clone())
+    fn take(&mut self, key: &K) -> Option<W> {
+        let Some(Entry::Ready(ready)) = self.entries.remove(key) else { return None };
+        if ready.leases > 0 {
+            self.leaving.insert(ready.id, (ready.leases, ready.memory));
+        }
+        Some(ready.worker)
+    }
+
+    /// Takes out the idle workers that have been idle for too long, are too old, or have served enough, and forgets old failures.
+    pub(crate) fn expire(&mut self, now: Instant) -> Vec<W> {
+        let Ceilings { idle, age, statements_max, .. } = self.ceilings;
+        self.failed.retain(|_, (until, _)| now < *until);
+        self.take_where(|ready| {
+            !ready.works(now)
+                && (now.duration_since(ready.used) >= idle
+                    || now.duration_since(ready.born) >= age
+                    || ready.served >= statements_max)
+        })
+    }
+
+    /// Takes out everything, and hands out nothing more.
+    pub(crate) fn close(&mut self) -> Vec<W> {
+        self.closed = true;
+        let taken = self.take_where(|_| true);
+        self.entries.clear();
+        taken
+    }
+
+    fn take_where(&mut self, so: impl Fn(&Ready<W>) -> bool) -> Vec<W> {
+        let entries = self.entries.iter();
+        let keys: Vec<K> = entries
+            .filter_map(|(key, entry)| matches!(entry, Entry::Ready(ready) if so(ready)).then(|| key.clone()))
             .collect();
-        done.iter()
-            .filter_map(|key| match self.entries.remove(key) {
-                Some(Entry::Ready { worker, .. }) => Some(worker),
-                _ => None,
+        keys.iter().filter_map(|key| self.take(key)).collect()
+    }
+
+    /// The workers in the pool; whether each works.
+    pub(crate) fn ready(&self, now: Instant) -> Vec<(K, u64, W, bool)> {
+        let entries = self.entries.iter();
+        entries
+            .filter_map(|(key, entry)| match entry {
+                Entry::Ready(ready) => Some((key.clone(), ready.id, ready.worker.clone(), ready.works(now))),
+                Entry::Starting { .. } => None,
             })
             .collect()
     }
 
-    /// Takes out everything that is ready.
-    pub(crate) fn drain(&mut self) -> Vec<W> {
-        self.entries
-            .drain()
-            .filter_map(|(_, entry)| match entry {
-                Entry::Ready { worker, .. } => Some(worker),
-                Entry::Starting(_) => None,
-            })
-            .collect()
+    /// How much there is now.
+    pub(crate) fn gauges(&self, now: Instant) -> Gauges {
+        let mut gauges = Gauges {
+            workers: self.leaving.len(),
+            leases: self.leaving.values().map(|(leases, _)| leases).sum(),
+            tickets: self.line.len(),
+            memory_bytes: self.memory(now),
+            starts: self.starts,
+            evictions: self.evictions,
+            starting: 0,
+        };
+        for entry in self.entries.values() {
+            match entry {
+                Entry::Starting { .. } => gauges.starting += 1,
+                Entry::Ready(ready) => {
+                    gauges.workers += 1;
+                    gauges.leases += ready.leases;
+                }
+            }
+        }
+        gauges
     }
+}
 
-    /// The workers that are ready.
-    pub(crate) fn ready(&self) -> Vec<W> {
-        self.entries
-            .values()
-            .filter_map(|entry| match entry {
-                Entry::Ready { worker, .. } => Some(worker.clone()),
-                Entry::Starting(_) => None,
-            })
-            .collect()
+impl<W: Clone> Ready<W> {
+    fn lease(&mut self, now: Instant) -> W {
+        if self.leases == 0 {
+            self.busy = now;
+        }
+        self.leases += 1;
+        self.served += 1;
+        self.used = now;
+        self.worker.clone()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    type Plain = State<u8, u64, u64>;
-
-    fn at(ms: u64) -> Instant {
-        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        *START.get_or_init(Instant::now) + Duration::from_millis(ms)
-    }
-
-    #[test]
-    fn the_least_recently_used_idle_worker_goes_first() {
-        let mut state = Plain::new(2);
-        for (key, ms) in [(1, 10), (2, 20)] {
-            assert_eq!(state.want(&key, at(ms)), Step::Start);
-            state.starting(key, 0);
-            state.started(key, u64::from(key), u64::from(key), at(ms));
-        }
-        assert_eq!(state.want(&1, at(30)), Step::Hit(1));
-        assert_eq!(state.want(&3, at(40)), Step::Evict(2, 2));
-        state.starting(3, 0);
-        // 1 is leased and 3 is starting: nothing may go.
-        assert_eq!(state.want(&4, at(50)), Step::Wait);
-        state.returned(&1, 1, at(60));
-        assert_eq!(state.want(&4, at(70)), Step::Evict(1, 1));
-    }
-
-    #[test]
-    fn a_late_return_does_not_touch_the_worker_that_came_after() {
-        let mut state = Plain::new(1);
-        state.started(1, 7, 7, at(0));
-        assert_eq!(state.want(&1, at(1)), Step::Hit(7));
-        assert_eq!(state.retire(&1, 7), Some(7));
-        state.started(1, 8, 8, at(2));
-        state.returned(&1, 7, at(3));
-        assert_eq!(state.want(&1, at(4)), Step::Hit(8));
-        assert_eq!(state.retire(&1, 7), None);
-    }
-
-    proptest! {
-        /// Whatever happens: never above the ceiling, never two workers for one key, never a leased worker evicted.
-        #[test]
-        fn any_history_keeps_the_promises(ceiling in 1_usize..4, acts in prop::collection::vec((0_u8..4, 0_u8..5), 1..200)) {
-            let mut state = Plain::new(ceiling);
-            let mut next_id = 0;
-            let mut leased: Vec<(u8, u64)> = Vec::new();
-            let mut starting: Vec<u8> = Vec::new();
-            for (step, (act, key)) in acts.into_iter().enumerate() {
-                let now = at(step as u64);
-                match act {
-                    0 | 1 => match state.want(&key, now) {
-                        Step::Hit(id) => leased.push((key, id)),
-                        Step::Start => { state.starting(key, 0); starting.push(key); }
-                        Step::Evict(victim, id) => {
-                            prop_assert!(!leased.contains(&(victim, id)));
-                            state.starting(key, 0);
-                            starting.push(key);
-                        }
-                        Step::Join(_) => prop_assert!(starting.contains(&key)),
-                        Step::Wait => {}
-                    },
-                    2 => if let Some(key) = starting.pop() {
-                        next_id += 1;
-                        if next_id % 3 == 0 { state.failed(&key) } else { state.started(key, next_id, next_id, now) }
-                    },
-                    _ => if let Some((key, id)) = leased.pop() { state.returned(&key, id, now) },
-                }
-                prop_assert!(state.entries.len() <= ceiling);
-            }
-        }
-    }
-}
+#[path = "state_tests.rs"]
+mod tests;

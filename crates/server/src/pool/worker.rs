@@ -8,18 +8,21 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use duck_contract::Code;
-use duck_contract::worker::{Report, Spec};
-use http_body_util::Full;
+use duck_contract::worker::{Cell, Progress, Report, Spec};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
+use hyper::header::HOST;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
@@ -31,8 +34,41 @@ use crate::fault::Fault;
 
 /// What a worker may say before it ends; the rest is dropped.
 const STDERR_BYTES_MAX: usize = 8 << 10;
+/// How far above its hard limit a worker is killed: what the limit does not count (pages of libraries that it has changed, stacks).
+const OUTGROWN_BYTES: u64 = 64 << 20;
+/// A few lines for each statement.
+const PROGRESS_BYTES_MAX: usize = 64 << 10;
 /// Connections to a worker that are kept for the next statement.
 const IDLE_CONNECTIONS_MAX: usize = 16;
+
+/// An answer that has begun, and the connection it comes on.
+pub(crate) type Sent = (Response<Incoming>, SendRequest<Full<Bytes>>);
+
+/// A request that was not answered.
+#[derive(Debug, thiserror::Error)]
+#[error("the worker did not answer")]
+pub(crate) struct NotSent {
+    /// Whether the worker may have seen it.
+    pub(crate) begun: bool,
+    #[source]
+    cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl NotSent {
+    fn never(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        NotSent { begun: false, cause: cause.into() }
+    }
+}
+
+/// A process that is confined and waits to be told which warehouse it is for. It ends when this is dropped.
+pub(super) struct Spare {
+    id: u64,
+    process: Process,
+    home: Home,
+    control: UnixStream,
+    listening: JoinHandle<()>,
+    said: Arc<Mutex<Vec<u8>>>,
+}
 
 /// A worker that has reported ready.
 pub(crate) struct Worker {
@@ -40,16 +76,50 @@ pub(crate) struct Worker {
     pub(crate) id: u64,
     /// Its process.
     pub(crate) pid: i32,
-    process: OwnedFd,
-    home: Home,
+    process: Process,
+    socket: PathBuf,
     said: Arc<Mutex<Vec<u8>>>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
-    /// Cancelled when the process has ended.
-    pub(crate) ended: CancellationToken,
+    end: Arc<End>,
+    memory_bytes_max: u64,
     _pass: Pass,
 }
 
-/// A worker's own directory and the socket it listens on. Both are removed with it.
+/// How a worker came to its end.
+#[derive(Default)]
+struct End {
+    came: CancellationToken,
+    /// Who had it leased, and how many of them at its end.
+    leases: AtomicUsize,
+    bereaved: AtomicUsize,
+    /// It was killed for what it used.
+    outgrown: AtomicBool,
+}
+
+/// A child, by a descriptor that never means another one. Killed when this is dropped.
+struct Process {
+    pid: i32,
+    fd: OwnedFd,
+}
+
+impl Process {
+    fn of(pid: i32) -> io::Result<Self> {
+        let raw = Pid::from_raw(pid).ok_or_else(|| io::Error::other("that is no pid"))?;
+        Ok(Process { pid, fd: rustix::process::pidfd_open(raw, PidfdFlags::empty())? })
+    }
+
+    fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.fd, Signal::KILL);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A worker's own directory and the socket it listens on. Both are removed when its process has ended.
 struct Home {
     directory: PathBuf,
     socket: PathBuf,
@@ -75,69 +145,112 @@ impl Drop for Home {
     }
 }
 
-/// Kills a process that did not become a worker.
-struct Kill<'p>(Option<&'p OwnedFd>);
-
-impl Drop for Kill<'_> {
-    fn drop(&mut self) {
-        if let Some(process) = self.0 {
-            let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
-        }
-    }
-}
-
-impl Worker {
-    /// Starts one and returns when it has reported. `spec` lacks its `directory`.
-    pub(crate) async fn start(
+impl Spare {
+    /// A new process in a home of its own. `cell` lacks its `directory`. Does not wait until it is confined.
+    pub(super) async fn bear(
         id: u64,
         nursery: &Nursery,
         runtime: &Path,
-        mut spec: Spec,
+        mut cell: Cell,
+    ) -> io::Result<Spare> {
+        let home = Home::make(runtime, id, cell.uid)?;
+        cell.directory = home.directory.to_string_lossy().into_owned();
+        let listener = UnixListener::bind(&home.socket)?;
+        let (mut control, theirs) = UnixStream::pair()?;
+        let (their_stderr, stderr) = stderr_pipe()?;
+        let control_fd = theirs.into_std().and_then(blocking)?;
+        let birth = Birth { control: control_fd, listener: listener.into(), stderr: their_stderr };
+        let process = Process::of(nursery.bear(birth).await?)?;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let listening = tokio::spawn(listen(stderr, said.clone()));
+        tell(&mut control, &cell).await?;
+        Ok(Spare { id, process, home, control, listening, said })
+    }
+
+    /// Whether its process still lives, as far as can be seen without waiting.
+    pub(super) fn lives(&self) -> bool {
+        // Nothing is sent before the report, so that anything to read is its end.
+        !matches!(self.control.try_read(&mut [0]), Ok(_))
+    }
+
+    /// Becomes the worker of a warehouse, and returns when it has reported.
+    pub(super) async fn become_worker(
+        mut self,
+        cell: &Cell,
+        spec: &Spec,
         pass: Pass,
         report_ms_max: u64,
     ) -> Result<Worker, Fault> {
         let unable =
             |e: io::Error| Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e);
-        let home = Home::make(runtime, id, spec.uid).map_err(unable)?;
-        spec.directory = home.directory.to_string_lossy().into_owned();
-        let listener = UnixListener::bind(&home.socket).map_err(unable)?;
-        let (control, theirs) = UnixStream::pair().map_err(unable)?;
-        let (their_stderr, stderr) = stderr_pipe().map_err(unable)?;
-        let birth = Birth {
-            control: theirs.into_std().and_then(blocking).map_err(unable)?,
-            listener: listener.into(),
-            stderr: their_stderr,
+        let exchange = async {
+            tell(&mut self.control, spec).await?;
+            report(&mut self.control).await
         };
-        let pid = nursery.bear(birth).await.map_err(unable)?;
-        let process = Pid::from_raw(pid)
-            .ok_or_else(|| io::Error::other("that is no pid"))
-            .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?))
-            .map_err(unable)?;
-
-        let mut kill = Kill(Some(&process));
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let listening = tokio::spawn(listen(stderr, said.clone()));
-        let (control, report) =
-            tokio::time::timeout(Duration::from_millis(report_ms_max), exchange(control, &spec))
-                .await
-                .map_err(|_| unable(io::Error::other("no report in time")))?
-                .map_err(|e| unable(io::Error::other(format!("{e}: {}", last_words(&said)))))?;
+        let report = tokio::time::timeout(Duration::from_millis(report_ms_max), exchange)
+            .await
+            .map_err(|_| unable(io::Error::other("no report in time")))?
+            .map_err(|e| unable(io::Error::other(format!("{e}: {}", last_words(&self.said)))))?;
         match report {
-            Report::Ready { sandbox } => tracing::debug!(worker = id, ?sandbox, "confined"),
+            Report::Ready { sandbox } => tracing::debug!(worker = self.id, ?sandbox, "confined"),
             Report::Failed(failure) => {
                 return Err(Fault::new(failure.code, failure.message).because(failure.detail));
             }
         }
-        kill.0 = None;
-        drop(kill);
-        let ended = CancellationToken::new();
-        tokio::spawn(watch(control, listening, ended.clone()));
-        Ok(Worker { id, pid, process, home, said, idle: Mutex::default(), ended, _pass: pass })
+        let Spare { id, process, home, control, listening, said } = self;
+        let end = Arc::<End>::default();
+        let socket = home.socket.clone();
+        tokio::spawn(watch(control, listening, home, end.clone()));
+        Ok(Worker {
+            id,
+            pid: process.pid,
+            process,
+            socket,
+            said,
+            idle: Mutex::default(),
+            end,
+            memory_bytes_max: cell.memory_bytes_max,
+            _pass: pass,
+        })
     }
+}
 
+impl Worker {
     /// Ends the process at once. What it was doing for anybody is lost.
     pub(crate) fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+        self.process.kill();
+    }
+
+    /// Completes when the process has ended and its last words were read. Does not keep the worker.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.end.came.clone().cancelled_owned()
+    }
+
+    /// Whether a statement that was on this worker when it ended may be another one's victim.
+    pub(crate) fn was_shared(&self) -> bool {
+        self.end.bereaved.load(Ordering::Acquire) > 1
+    }
+
+    /// Whether it was ended for the memory that it used.
+    pub(crate) fn was_outgrown(&self) -> bool {
+        self.end.outgrown.load(Ordering::Acquire)
+    }
+
+    /// Ends the process if it uses more than it may: the backstop behind its own limits.
+    pub(super) fn kill_if_outgrown(&self) {
+        if self.memory_bytes().is_some_and(|bytes| bytes > self.memory_bytes_max + OUTGROWN_BYTES) {
+            tracing::warn!(worker = self.id, "killed: it uses more memory than it may");
+            self.end.outgrown.store(true, Ordering::Release);
+            self.kill();
+        }
+    }
+
+    pub(super) fn leased(&self) {
+        self.end.leases.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn returned(&self) {
+        self.end.leases.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// The last of what it wrote to standard error: the reason of an abort.
@@ -153,21 +266,34 @@ impl Worker {
     }
 
     /// Sends a request on a connection that no other request uses. Give the connection back when the answer was read.
-    pub(crate) async fn send(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), Box<dyn std::error::Error + Send + Sync>>
-    {
+    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Sent, NotSent> {
         loop {
             let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut connection = match kept {
                 Some(connection) if connection.is_closed() => continue,
                 Some(connection) => connection,
-                None => self.connect().await?,
+                None => self.connect().await.map_err(NotSent::never)?,
             };
-            connection.ready().await?;
-            return Ok((connection.send_request(request).await?, connection));
+            connection.ready().await.map_err(NotSent::never)?;
+            match connection.try_send_request(request).await {
+                Ok(answer) => return Ok((answer, connection)),
+                Err(mut e) => match e.take_message() {
+                    // The connection had closed before anything was sent: another one may do.
+                    Some(back) if !self.end.came.is_cancelled() => request = back,
+                    Some(_) => return Err(NotSent::never(e.into_error())),
+                    None => return Err(NotSent { begun: true, cause: e.into_error().into() }),
+                },
+            }
         }
+    }
+
+    /// How far its statements are.
+    pub(crate) async fn progress(&self) -> Result<Vec<Progress>, Box<dyn std::error::Error + Send + Sync>> {
+        let request = Request::builder().uri("/statements").header(HOST, "worker").body(Full::default())?;
+        let (answer, connection) = self.send(request).await?;
+        let body = Limited::new(answer.into_body(), PROGRESS_BYTES_MAX).collect().await?.to_bytes();
+        self.keep(connection);
+        Ok(serde_json::from_slice(&body)?)
     }
 
     /// Keeps a connection whose last answer was read to its end.
@@ -179,17 +305,11 @@ impl Worker {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
-        let stream = UnixStream::connect(&self.home.socket).await?;
+        let stream = UnixStream::connect(&self.socket).await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         // An error of the connection is an error of the request on it.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -198,24 +318,30 @@ fn blocking(stream: std::os::unix::net::UnixStream) -> io::Result<OwnedFd> {
     Ok(stream.into())
 }
 
-async fn exchange(mut control: UnixStream, spec: &Spec) -> io::Result<(UnixStream, Report)> {
-    let mut line = serde_json::to_vec(spec)?;
+async fn tell(control: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
-    control.write_all(&line).await?;
+    control.write_all(&line).await
+}
+
+async fn report(control: &mut UnixStream) -> io::Result<Report> {
     let mut answer = String::new();
-    BufReader::new(&mut control).take(64 << 10).read_line(&mut answer).await?;
+    BufReader::new(control).take(64 << 10).read_line(&mut answer).await?;
     if answer.is_empty() {
         return Err(io::Error::other("it ended before it reported"));
     }
-    Ok((control, serde_json::from_str(&answer)?))
+    Ok(serde_json::from_str(&answer)?)
 }
 
-/// The control socket carries nothing more; its end is the process's. By then its last words are read, too.
-async fn watch(mut control: UnixStream, listening: JoinHandle<()>, ended: CancellationToken) {
+/// The control socket carries nothing more; its end is the process's. By then its last words are read, too, and nobody writes in
+/// its home any more.
+async fn watch(mut control: UnixStream, listening: JoinHandle<()>, home: Home, end: Arc<End>) {
     let mut byte = [0];
     while matches!(control.read(&mut byte).await, Ok(n) if n > 0) {}
+    end.bereaved.store(end.leases.load(Ordering::Acquire), Ordering::Release);
     let _ = listening.await;
-    ended.cancel();
+    end.came.cancel();
+    drop(home);
 }
 
 async fn listen(mut stderr: tokio::net::unix::pipe::Receiver, said: Arc<Mutex<Vec<u8>>>) {

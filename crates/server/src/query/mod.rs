@@ -1,14 +1,17 @@
 //! The statement, on its worker.
 //!
-//! Given a [`Slot`], a [`Lease`] and a [`Statement`], hands on an [`Answer`] whose [`Rows`] own all of them until the last byte.
-//! Dropping the rows stops the statement; one that does not stop within the grace is ended with its worker.
+//! Given an [`Entry`] of the register, a [`Slot`], a [`Lease`] and a [`Statement`], hands on an [`Answer`] whose [`Rows`] own all of
+//! them until the engine's last byte. Dropping the rows stops the statement; one that does not stop within the grace is ended with
+//! its worker, and whoever shared that worker by no fault of theirs may run once more.
+
+mod register;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
+use duck_contract::query::{QueryState, ROW_COUNT_HEADER, TRUNCATED_HEADER};
 use duck_contract::worker::{Failure, Statement};
-use duck_contract::{Code, Format};
+use duck_contract::{Code, Format, Role};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
@@ -16,12 +19,16 @@ use hyper::header::{HOST, HeaderMap, TE};
 use hyper::{Method, Request, Response};
 use tokio::time::Instant;
 
+pub use self::register::Register;
+pub(crate) use self::register::{Entry, Known};
 use crate::fault::Fault;
 use crate::limits::Slot;
-use crate::pool::Lease;
+use crate::pool::{Lease, Worker};
 
 /// A failure's body is a few sentences.
 const FAILURE_BYTES_MAX: usize = 64 << 10;
+/// An answer that a worker sends as one is not larger.
+const WHOLE_BYTES_MAX: usize = 2 << 20;
 /// How long to wait for an aborted worker's last words.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 
@@ -29,24 +36,47 @@ const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 pub struct Answer {
     /// How it is encoded.
     pub format: Format,
-    /// Rows and truncation, where the whole answer fitted the first buffer; else they come as trailers.
+    /// Rows and truncation, where the answer is whole; else they come as trailers.
     pub counts: Option<(u64, bool)>,
     /// The bytes.
     pub rows: Rows,
 }
 
+/// The bytes of an answer.
+pub enum Rows {
+    /// All of them. Nothing is held for them any more.
+    Whole(Bytes),
+    /// More than that, as the engine makes them.
+    Streamed(Stream),
+}
+
 /// What carries the bytes, and what is held for them.
-pub struct Rows {
+pub struct Stream {
     pub(crate) body: Incoming,
     pub(crate) run: Run,
     pub(crate) deadline: Instant,
 }
 
+/// Why there is no answer.
+pub(crate) enum Failed {
+    /// This is why.
+    Fault(Fault),
+    /// Its engine ended by somebody else's doing, and nothing was answered or changed: it can be run once more.
+    Bystander(Entry, Slot, Fault),
+}
+
+impl From<Failed> for Fault {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Fault(fault) | Failed::Bystander(_, _, fault) => fault,
+        }
+    }
+}
+
 /// A statement that was sent. Dropped before [`Run::finished`], it is stopped.
 pub(crate) struct Run {
-    id: String,
     grace: Duration,
-    held: Option<(Lease, Slot)>,
+    held: Option<(Entry, Slot, Lease)>,
     connection: Option<SendRequest<Full<Bytes>>>,
     finished: bool,
 }
@@ -56,26 +86,39 @@ impl Run {
     pub(crate) fn finished(&mut self) {
         self.finished = true;
     }
+
+    /// The worker broke off by itself: nobody else should get it.
+    pub(crate) fn doubted(&self) {
+        if let Some((_, _, lease)) = &self.held {
+            lease.retire();
+        }
+    }
+
+    /// What is known of it, and what completes when somebody tells it to stop.
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.held.as_ref().map(|(entry, ..)| entry)
+    }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let Some((lease, slot)) = self.held.take() else { return };
+        let Some((entry, slot, lease)) = self.held.take() else { return };
         if self.finished {
             if let Some(connection) = self.connection.take() {
                 lease.worker().keep(connection);
             }
         } else {
-            // Lease and slot stay taken until the statement has really ended.
-            tokio::spawn(settle(lease, slot, std::mem::take(&mut self.id), self.grace));
+            // All of it stays taken until the statement has really ended.
+            tokio::spawn(settle(entry, slot, lease, self.grace));
         }
     }
 }
 
 /// Stops a statement, or ends its worker when it does not stop.
-async fn settle(lease: Lease, slot: Slot, id: String, grace: Duration) {
+async fn settle(entry: Entry, slot: Slot, lease: Lease, grace: Duration) {
+    entry.is(QueryState::Stopping);
     let stopped = tokio::time::timeout(grace, async {
-        let request = request(Method::DELETE, &format!("/statement/{id}"), Bytes::new())?;
+        let request = request(Method::DELETE, &format!("/statement/{}", entry.id()), Bytes::new())?;
         let (answer, connection) = lease.worker().send(request).await?;
         answer.into_body().collect().await?;
         lease.worker().keep(connection);
@@ -84,59 +127,69 @@ async fn settle(lease: Lease, slot: Slot, id: String, grace: Duration) {
     .await;
     if !matches!(stopped, Ok(Ok(()))) {
         tracing::warn!(
-            request_id = id,
+            request_id = entry.id(),
             worker = lease.worker().id,
             "the statement did not stop: its worker is ended"
         );
         lease.kill();
     }
-    drop(slot);
+    drop((lease, slot, entry));
 }
 
 /// Sends the statement and returns when its answer begins.
-pub async fn run(
-    slot: Slot,
+pub(crate) async fn run(
+    (entry, slot): (Entry, Slot),
     lease: Lease,
     statement: &Statement,
     deadline: Instant,
     grace: Duration,
-) -> Result<Answer, Fault> {
+) -> Result<Answer, Failed> {
     let internal = |e: Box<dyn std::error::Error + Send + Sync>| {
-        Fault::new(Code::Internal, "The statement could not be sent.").because(e)
+        Failed::Fault(Fault::new(Code::Internal, "The statement could not be sent.").because(e))
     };
     let body = serde_json::to_vec(statement).map_err(|e| internal(e.into()))?;
     let request = request(Method::POST, "/statement", body.into()).map_err(internal)?;
     let worker = lease.worker().clone();
-    let mut run =
-        Run { id: statement.id.clone(), grace, held: Some((lease, slot)), connection: None, finished: false };
-    let sent = tokio::time::timeout_at(deadline, worker.send(request)).await.map_err(|_| late())?;
-    let (answer, connection) = match sent {
+    entry.runs(&worker);
+    let mut run = Run { grace, held: Some((entry, slot, lease)), connection: None, finished: false };
+    let sent = tokio::time::timeout_at(deadline, worker.send(request)).await;
+    let (answer, connection) = match sent.map_err(|_| Failed::Fault(late()))? {
         Ok(sent) => sent,
         Err(e) => {
-            // The process is gone, or about to be noticed as gone: there is nothing to stop.
-            run.finished();
-            return Err(lost(&worker).await.because(e));
+            let begun = e.begun;
+            return Err(lost(run, &worker, begun, e.into()).await);
         }
     };
     run.connection = Some(connection);
     if answer.status().is_success() {
-        let counts = counts(answer.headers());
-        return Ok(Answer {
-            format: statement.format,
-            counts,
-            rows: Rows { body: answer.into_body(), run, deadline },
-        });
+        let Some(counts) = counts(answer.headers()) else {
+            if let Some(entry) = run.entry() {
+                entry.is(QueryState::Sending);
+            }
+            let stream = Stream { body: answer.into_body(), run, deadline };
+            return Ok(Answer { format: statement.format, counts: None, rows: Rows::Streamed(stream) });
+        };
+        let whole = tokio::time::timeout_at(deadline, collect(answer, WHOLE_BYTES_MAX)).await;
+        return match whole.map_err(|_| Failed::Fault(late()))? {
+            Ok(bytes) => {
+                run.finished();
+                Ok(Answer { format: statement.format, counts: Some(counts), rows: Rows::Whole(bytes) })
+            }
+            Err(e) => Err(lost(run, &worker, true, e).await),
+        };
     }
-    let failure = tokio::time::timeout_at(deadline, failure(answer)).await.map_err(|_| late())??;
-    if failure.worn
-        && let Some((lease, _)) = &run.held
-    {
-        lease.retire();
+    let failure = tokio::time::timeout_at(deadline, collect(answer, FAILURE_BYTES_MAX)).await;
+    let failure = match failure.map_err(|_| Failed::Fault(late()))? {
+        Ok(body) => serde_json::from_slice::<Failure>(&body).map_err(|e| internal(e.into()))?,
+        Err(e) => return Err(lost(run, &worker, true, e).await),
+    };
+    if failure.worn {
+        run.doubted();
     }
     run.finished();
     let mut fault = Fault::new(failure.code, failure.message).because(failure.detail);
     fault.position = failure.position;
-    Err(fault)
+    Err(Failed::Fault(fault))
 }
 
 /// The deadline passed.
@@ -162,21 +215,47 @@ fn counts(headers: &HeaderMap) -> Option<(u64, bool)> {
     Some((text(ROW_COUNT_HEADER)?.parse().ok()?, text(TRUNCATED_HEADER)? == "true"))
 }
 
-async fn failure(answer: Response<Incoming>) -> Result<Failure, Fault> {
-    let odd = |e: Box<dyn std::error::Error + Send + Sync>| {
-        Fault::new(Code::EngineLost, "The engine ended in the middle of the statement.").because(e)
-    };
-    let body = Limited::new(answer.into_body(), FAILURE_BYTES_MAX).collect().await.map_err(odd)?.to_bytes();
-    serde_json::from_slice(&body).map_err(|e| odd(e.into()))
+async fn collect(
+    answer: Response<Incoming>,
+    bytes_max: usize,
+) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(Limited::new(answer.into_body(), bytes_max).collect().await?.to_bytes())
+}
+
+/// What becomes of a statement whose worker went away: told why, or run once more where that is safe.
+async fn lost(
+    mut run: Run,
+    worker: &Worker,
+    begun: bool,
+    cause: Box<dyn std::error::Error + Send + Sync>,
+) -> Failed {
+    // The process is gone, or about to be noticed as gone. One that still lives has closed its connection on us, and is not
+    // trusted with another statement.
+    let _ = tokio::time::timeout(LAST_WORDS_MAX, worker.ended()).await;
+    run.doubted();
+    run.finished();
+    run.connection = None;
+    let fault = reason(worker).because(cause);
+    match run.held.take() {
+        Some((entry, slot, lease)) => {
+            drop(lease);
+            let harmless = !begun || (entry.role() == Role::Reader && worker.was_shared());
+            if harmless { Failed::Bystander(entry, slot, fault) } else { Failed::Fault(fault) }
+        }
+        None => Failed::Fault(fault),
+    }
 }
 
 /// Why a worker went away, from what it said last. DuckDB ends its process when it cannot read a table's manifest, and says so
 /// as JSON on standard error.
-async fn lost(worker: &crate::pool::Worker) -> Fault {
-    let _ = tokio::time::timeout(LAST_WORDS_MAX, worker.ended.cancelled()).await;
+fn reason(worker: &Worker) -> Fault {
     let said = worker.last_words();
-    let (code, sentence) = if said.contains("\"exception_type\":\"Permission\"") || said.contains("HTTP 403")
-    {
+    let (code, sentence) = if worker.was_outgrown() {
+        (
+            Code::OutOfMemory,
+            "The statement needs more memory than an engine has. Read fewer rows or columns, or aggregate earlier.",
+        )
+    } else if said.contains("\"exception_type\":\"Permission\"") || said.contains("HTTP 403") {
         (
             Code::OutsideWarehouse,
             "A table's metadata names a file outside this workspace's warehouse, which no statement can read.",

@@ -6,9 +6,12 @@ use serde_json::json;
 
 use crate::world::{World, until};
 
+/// Where processes are counted, those that wait for a warehouse would be in the way.
+const NO_SPARES: (&str, &str, &str) = ("pool", "spares", "0");
+
 #[tokio::test]
 async fn with_a_ceiling_of_two_three_warehouses_in_turn_all_answer() {
-    let world = World::start(&[("pool", "workers_max", "2")]).await;
+    let world = World::start(&[("pool", "workers_max", "2"), NO_SPARES]).await;
     // Seeding used writers; these are readers and one writer, so three keys.
     assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5_000]]));
     assert_eq!(world.globex.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[8_000]]));
@@ -26,7 +29,7 @@ async fn with_a_ceiling_of_two_three_warehouses_in_turn_all_answer() {
 
 #[tokio::test]
 async fn concurrent_first_queries_start_one_worker() {
-    let world = World::start(&[]).await;
+    let world = World::start(&[NO_SPARES]).await;
     let before = world.workers().len();
     let queries = (0..32).map(|_| world.acme.rows("SELECT 1"));
     for rows in futures::future::join_all(queries).await {
@@ -37,7 +40,7 @@ async fn concurrent_first_queries_start_one_worker() {
 
 #[tokio::test]
 async fn an_idle_worker_is_ended() {
-    let world = World::start(&[("pool", "idle_ms_max", "300")]).await;
+    let world = World::start(&[("pool", "idle_ms_max", "300"), NO_SPARES]).await;
     assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
     until("no worker is left", || world.workers().is_empty()).await;
     assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
@@ -45,7 +48,7 @@ async fn an_idle_worker_is_ended() {
 
 #[tokio::test]
 async fn a_worker_killed_in_mid_stream_fails_its_own_request_loudly_and_no_other() {
-    let world = World::start(&[("query", "rows_max", "100000000")]).await;
+    let world = World::start(&[("query", "rows_max", "100000000"), NO_SPARES]).await;
     let long = json!({"sql": "SELECT i, repeat('x', 60) FROM range(3000000) t(i)"});
     let seeders = world.workers();
     let hurt = world.acme.post(&long).await;
@@ -75,7 +78,7 @@ async fn a_worker_killed_in_mid_stream_fails_its_own_request_loudly_and_no_other
 
 #[tokio::test]
 async fn a_client_that_goes_away_stops_its_statement() {
-    let world = World::start(&[("query", "rows_max", "1000000000000")]).await;
+    let world = World::start(&[("query", "rows_max", "1000000000000"), NO_SPARES]).await;
     let seeders = world.workers();
     // One that waits for its first byte, and one in the middle of its answer.
     for sql in [

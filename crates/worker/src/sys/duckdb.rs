@@ -152,8 +152,8 @@ impl Drop for Helpers {
 }
 
 struct Handle(ffi::duckdb_connection);
-// SAFETY: used for duckdb_interrupt only, which is made to be called from another thread, and only under the lock that the
-// connection takes before it goes away.
+// SAFETY: used for duckdb_interrupt and duckdb_query_progress only, which are made to be called from another thread, and only
+// under the lock that the connection takes before it goes away.
 unsafe impl Send for Handle {}
 
 /// Stops what a connection is doing, from any thread. Does nothing once the connection is gone.
@@ -166,6 +166,14 @@ impl Interrupt {
             // SAFETY: the connection is open: `Connection::drop` takes the handle out under this lock first.
             unsafe { ffi::duckdb_interrupt(handle.0) }
         }
+    }
+
+    /// How much of the statement is done, 0 to 100, by DuckDB's guess; none where it has no idea.
+    pub(crate) fn percent(&self) -> Option<f64> {
+        let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as above; the call reads three atomics.
+        let progress = unsafe { ffi::duckdb_query_progress(handle.as_ref()?.0) };
+        (0.0..=100.0).contains(&progress.percentage).then_some(progress.percentage)
     }
 }
 

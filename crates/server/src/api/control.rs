@@ -1,0 +1,108 @@
+//! What runs now, and how to stop it; a warehouse made ready; what is taken and what is free.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use duck_contract::Code;
+use duck_contract::query::QueriesAnswer;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::status::Place;
+use super::{RequestId, Service, authorization, problem};
+use crate::auth::Scope;
+use crate::fault::Fault;
+
+/// How much longer than the grace a cancellation is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+fn answer(result: Result<Value, Fault>, id: &RequestId) -> Response {
+    match result {
+        Ok(value) => Json(value).into_response(),
+        Err(fault) => problem::answer(&fault, id),
+    }
+}
+
+/// The caller's statements that are here now.
+pub(super) async fn queries(
+    State(service): State<Arc<Service>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Query(place): Query<Place>,
+) -> Response {
+    match place.permit(&service, &headers) {
+        Ok(permit) => {
+            let queries = service.journey.register.list(permit.warehouse.name()).await;
+            Json(QueriesAnswer { queries }).into_response()
+        }
+        Err(fault) => problem::answer(&fault, &id),
+    }
+}
+
+/// Stops a statement of the caller's; a trusted back end may stop anybody's.
+pub(super) async fn cancel(
+    State(service): State<Arc<Service>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(victim): Path<String>,
+) -> Response {
+    let stop = async {
+        let journey = &service.journey;
+        let caller = journey.auth.verify(authorization(&headers))?;
+        let warehouse = match caller.scope() {
+            Scope::Workspace(workspace) => Some(journey.governance.name_of(workspace)),
+            Scope::Any => None,
+        };
+        let patience = Duration::from_millis(journey.settings.grace_ms) + PATIENCE;
+        let gone = journey.register.stop(warehouse.as_deref(), &victim, patience).await;
+        let gone = gone.ok_or_else(|| Fault::new(Code::NotFound, "No statement of that id is running."))?;
+        let state = if gone { "cancelled" } else { "stopping" };
+        Ok(json!({"request_id": victim, "state": state}))
+    };
+    answer(stop.await, &id)
+}
+
+/// Makes a warehouse's engine ready for queries to come.
+pub(super) async fn warm(
+    State(service): State<Arc<Service>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+) -> Response {
+    let warm = async {
+        service.admits()?;
+        let permit = Place::of_warehouse(name).permit(&service, &headers)?;
+        let began = Instant::now();
+        service.journey.warm(&permit).await?;
+        let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(json!({"warehouse": permit.warehouse.name(), "took_ms": ms}))
+    };
+    answer(warm.await, &id)
+}
+
+/// What is taken and what is free: for those who operate the server.
+pub(super) async fn status(
+    State(service): State<Arc<Service>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+) -> Response {
+    let status = || {
+        let journey = &service.journey;
+        let caller = journey.auth.verify(authorization(&headers))?;
+        if !matches!(caller.scope(), Scope::Any) {
+            return Err(Fault::new(Code::NotFound, "This is for the service token."));
+        }
+        Ok(json!({
+            "draining": service.is_draining(),
+            "queries": journey.register.count(),
+            "limits": journey.limits.gauges(),
+            "pool": journey.pool.gauges(),
+            "spares": journey.pool.spares(),
+        }))
+    };
+    answer(status(), &id)
+}

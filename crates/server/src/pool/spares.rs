@@ -1,0 +1,73 @@
+//! Processes that are confined and wait for a warehouse, so that a first query need not wait for a process.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use duck_contract::worker::Cell;
+
+use super::worker::Spare;
+
+/// A few of them, all alike.
+pub(super) struct Spares(Mutex<Waiting>);
+
+struct Waiting {
+    wanted: usize,
+    /// Being born.
+    coming: usize,
+    here: Vec<Spare>,
+    cell: Option<Cell>,
+}
+
+impl Spares {
+    pub(super) fn new(wanted: usize) -> Self {
+        Spares(Mutex::new(Waiting { wanted, coming: 0, here: Vec::new(), cell: None }))
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that lives, if it is confined as is asked.
+    pub(super) fn take(&self, cell: &Cell) -> Option<Spare> {
+        let mut waiting = self.waiting();
+        if waiting.cell.as_ref() != Some(cell) {
+            return None;
+        }
+        // The one that has waited longest: it is most likely done with its confinement.
+        waiting.here.retain(Spare::lives);
+        if waiting.here.is_empty() { None } else { Some(waiting.here.remove(0)) }
+    }
+
+    /// Whether another should be born; then say how that ended with `put` or `give_up`.
+    pub(super) fn want(&self, cell: &Cell) -> bool {
+        let mut waiting = self.waiting();
+        waiting.here.retain(Spare::lives);
+        waiting.cell = Some(cell.clone());
+        let wants = waiting.here.len() + waiting.coming < waiting.wanted;
+        waiting.coming += usize::from(wants);
+        wants
+    }
+
+    pub(super) fn put(&self, spare: Spare) {
+        let mut waiting = self.waiting();
+        waiting.coming -= 1;
+        // It may have been closed in the meantime.
+        if waiting.wanted > 0 {
+            waiting.here.push(spare);
+        }
+    }
+
+    pub(super) fn give_up(&self) {
+        self.waiting().coming -= 1;
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.waiting().here.len()
+    }
+
+    /// Ends them, and wants no more.
+    pub(super) fn close(&self) {
+        let mut waiting = self.waiting();
+        waiting.wanted = 0;
+        waiting.here.clear();
+    }
+}
