@@ -116,7 +116,8 @@ pub struct QueryInfo {
     pub age_ms: u64,
     /// Whether it may write.
     pub writes: bool,
-    /// DuckDB's guess at how much is done, 0 to 100; null where it has none.
+    /// DuckDB's guess at how much is done, 0 to 100; null where it has none, and for requests that came without an id of their own
+    /// (`X-Request-Id`).
     pub percent: Option<f64>,
     /// Rows that were encoded so far.
     pub rows: u64,

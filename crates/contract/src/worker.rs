@@ -137,6 +137,9 @@ pub struct Statement {
     pub format: Format,
     /// After so many rows the answer ends as truncated.
     pub rows_max: u64,
+    /// Somebody may want to know how far it is. To watch it costs a third of a millisecond.
+    #[serde(default)]
+    pub watched: bool,
 }
 
 /// How far a statement is.

@@ -49,11 +49,12 @@ pub struct Journey {
 }
 
 impl Journey {
-    /// Verify, govern, admit, lease, run.
+    /// Verify, govern, admit, lease, run. `watched`: somebody may ask how far it is.
     pub async fn run(
         &self,
         authorization: Option<&str>,
         id: &str,
+        watched: bool,
         ask: QueryRequest,
     ) -> Result<Answer, Fault> {
         let deadline = self.deadline(ask.timeout_ms);
@@ -66,7 +67,7 @@ impl Journey {
             "admitted"
         );
         let entry = self.register.enter(&permit, id)?;
-        let (stopped, statement) = (entry.stopped(), self.statement(id, ask));
+        let (stopped, statement) = (entry.stopped(), self.statement(id, watched, ask));
         tokio::select! {
             answer = self.proceed(entry, &permit, &statement, deadline) => answer,
             () = stopped => Err(Fault::new(Code::Cancelled, "The statement was cancelled.")),
@@ -107,12 +108,13 @@ impl Journey {
         Instant::now() + Duration::from_millis(ms)
     }
 
-    fn statement(&self, id: &str, ask: QueryRequest) -> Statement {
+    fn statement(&self, id: &str, watched: bool, ask: QueryRequest) -> Statement {
         Statement {
             id: id.to_owned(),
             sql: ask.sql,
             params: ask.params,
             format: ask.format,
+            watched,
             rows_max: ask.max_rows.unwrap_or(u64::MAX).min(self.settings.rows_max),
         }
     }

@@ -31,7 +31,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let fail = |e: &Error| fault::of_statement(e, &session.scrub);
     policy::check_text(&statement.sql)?;
-    let connection = session.connect().map_err(|e| fail(&e))?;
+    let connection = session.connect(statement.watched).map_err(|e| fail(&e))?;
     let _registered = running.attach(connection.interrupt())?;
 
     let statements = connection.split(&statement.sql).map_err(|e| fail(&e))?;

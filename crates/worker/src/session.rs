@@ -38,8 +38,13 @@ pub(crate) struct Session {
 
 impl Session {
     /// A new connection, standing in the warehouse's default schema.
-    pub(crate) fn connect(&self) -> Result<Connection, Error> {
+    pub(crate) fn connect(&self, watched: bool) -> Result<Connection, Error> {
         let connection = self.database.connect()?;
+        if watched {
+            // Both are the connection's own: there is no GLOBAL form.
+            connection.run("SET enable_progress_bar = true")?;
+            connection.run("SET enable_progress_bar_print = false")?;
+        }
         connection.run("USE lake")?;
         Ok(connection)
     }
@@ -125,7 +130,7 @@ fn lockdown(spec: &Spec) -> Vec<String> {
     vec![
         format!("SET GLOBAL allowed_directories = [{}]", quoted(&place(spec))),
         "SET GLOBAL enable_external_access = false".to_owned(),
-        "SET GLOBAL allowed_configs = ['timezone']".to_owned(),
+        "SET GLOBAL allowed_configs = ['timezone', 'enable_progress_bar', 'enable_progress_bar_print']".to_owned(),
         // Last: nothing can be set after it.
         "SET GLOBAL lock_configuration = true".to_owned(),
     ]

@@ -83,7 +83,11 @@ impl Service {
 
 /// The id under which a request is known.
 #[derive(Debug, Clone)]
-struct RequestId(Arc<str>);
+struct RequestId {
+    id: Arc<str>,
+    /// The client chose it, so that it can ask for its statement.
+    chosen: bool,
+}
 
 /// All routes.
 pub fn router(service: Arc<Service>) -> Router {
@@ -112,9 +116,11 @@ fn id_of(request: &Request) -> Option<Arc<str>> {
 
 /// Gives every request an id, a span and a line in the log.
 async fn identified(mut request: Request, next: Next) -> Response {
-    let id = id_of(&request).unwrap_or_else(|| Uuid::now_v7().to_string().into());
+    let chosen = id_of(&request);
+    let (id, chosen) =
+        (chosen.clone().unwrap_or_else(|| Uuid::now_v7().to_string().into()), chosen.is_some());
     let span = tracing::info_span!("request", request_id = %id, method = %request.method(), path = request.uri().path());
-    request.extensions_mut().insert(RequestId(id.clone()));
+    request.extensions_mut().insert(RequestId { id: id.clone(), chosen });
     let began = Instant::now();
     let mut answer = next.run(request).instrument(span.clone()).await;
     let (status, ms) = (answer.status().as_u16(), began.elapsed().as_millis());

@@ -25,7 +25,7 @@ pub(super) fn answer(fault: &Fault, id: &RequestId) -> Response {
         code,
         status: code.status(),
         detail: fault.sentence.clone().into_owned(),
-        request_id: id.0.to_string(),
+        request_id: id.id.to_string(),
         position: fault.position,
     };
     let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -38,7 +38,7 @@ pub(super) async fn query(
 async fn run(service: &Service, id: &RequestId, headers: &HeaderMap, body: Body) -> Result<Answer, Fault> {
     service.admits()?;
     let ask = read(body, service.body_bytes_max).await?;
-    service.journey.run(authorization(headers), &id.0, ask).await
+    service.journey.run(authorization(headers), &id.id, id.chosen, ask).await
 }
 
 /// The request's body, by the contract and nothing else.

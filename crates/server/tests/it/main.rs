@@ -5,8 +5,11 @@
 
 mod answers;
 mod bad_input;
+mod between;
+mod cancellation;
 mod commits;
 mod datasets;
+mod faults;
 mod isolation;
 mod lossy;
 mod organisations;

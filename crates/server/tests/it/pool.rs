@@ -4,7 +4,7 @@ use duck_contract::Code;
 use futures::StreamExt;
 use serde_json::json;
 
-use crate::world::{World, until};
+use crate::world::{World, cpu_ticks, until};
 
 /// Where processes are counted, those that wait for a warehouse would be in the way.
 const NO_SPARES: (&str, &str, &str) = ("pool", "spares", "0");
@@ -118,15 +118,4 @@ async fn a_tenant_at_its_cap_is_told_to_wait() {
     assert_eq!(crate::world::problem(answer).await.code, Code::TenantBusy);
     assert_eq!(world.globex.rows("SELECT 1").await, json!([[1]]), "the other tenant is served");
     assert_eq!(busy.await.unwrap(), Code::Timeout);
-}
-
-/// User and system time of a process, in clock ticks; 0 when it is gone.
-fn cpu_ticks(pid: i32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let fields: Vec<&str> = after_name.split(' ').collect();
-    match (fields.get(11), fields.get(12)) {
-        (Some(user), Some(system)) => user.parse::<u64>().unwrap() + system.parse::<u64>().unwrap(),
-        _ => 0,
-    }
 }

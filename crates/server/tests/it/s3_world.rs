@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::world::{Organisation, World, python, refused, refused_writing};
 
-const KEY_ID: &str = "bucketwidekeyid0001";
-const SECRET: &str = "bucketwidesecret-7c1f0d5be2";
+pub const KEY_ID: &str = "bucketwidekeyid0001";
+pub const SECRET: &str = "bucketwidesecret-7c1f0d5be2";
 const SHELL: &str = "\"$@\" </dev/null & p=$!; cat >/dev/null; kill -KILL $p 2>/dev/null; wait $p";
 const PORTS: [&str; 9] = [
     "-master.port",
@@ -26,7 +26,7 @@ const PORTS: [&str; 9] = [
 ];
 
 /// SeaweedFS. It is killed when this is dropped, and when the test process ends in whatever way.
-struct Weed {
+pub struct Weed {
     home: TempDir,
     ports: Vec<u16>,
     running: Option<(Child, ChildStdin)>,
@@ -34,7 +34,7 @@ struct Weed {
 
 impl Weed {
     /// Starts it with one bucket, `lakehouse`, and one key for that bucket.
-    async fn start() -> Weed {
+    pub async fn start() -> Weed {
         let listeners: Vec<_> = PORTS.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
@@ -115,7 +115,7 @@ impl Weed {
         }
     }
 
-    fn s3_port(&self) -> u16 {
+    pub fn s3_port(&self) -> u16 {
         self.ports[PORTS.iter().position(|name| *name == "-s3.port").unwrap()]
     }
 
@@ -131,7 +131,7 @@ impl Weed {
     }
 
     /// A server on it.
-    async fn world(&self, dir: &Path, settings: &[(&str, &str, &str)]) -> World {
+    pub async fn world(&self, dir: &Path, settings: &[(&str, &str, &str)]) -> World {
         let endpoint = self.endpoint();
         let environment = [
             ("LAKEHOUSE_S3_ENDPOINT", endpoint.as_str()),

@@ -56,6 +56,11 @@ impl Process {
         Process { shell, stdin, log, line }
     }
 
+    /// The server's own pid: the shell's child.
+    pub fn pid(&self) -> i32 {
+        children(i32::try_from(self.shell.id()).unwrap())[0]
+    }
+
     /// Stops it as Ctrl-C would and waits until it has ended.
     pub fn stop(&mut self) {
         self.stdin.take();
@@ -172,7 +177,24 @@ impl World {
 
     /// The pids of this server's workers: the children of its children.
     pub fn workers(&self) -> Vec<i32> {
-        children(self.pid).into_iter().flat_map(children).collect()
+        workers_of(self.pid)
+    }
+
+    /// What is taken and what is free.
+    pub async fn status(&self) -> Value {
+        let ask = self.http.get(format!("{}/status", self.url)).bearer_auth(&self.service_token);
+        ask.send().await.unwrap().json().await.unwrap()
+    }
+
+    /// Waits until nothing runs and nobody waits: every slot, lease and ticket was given back.
+    pub async fn is_at_rest(&self) {
+        status_at_rest(&self.http, &self.url, &self.service_token).await.unwrap();
+    }
+
+    /// The statements of a workspace that are there now.
+    pub async fn queries(&self, who: &Organisation) -> Value {
+        let ask = self.http.get(format!("{}/queries", self.url)).bearer_auth(&who.token);
+        ask.send().await.unwrap().json::<Value>().await.unwrap()["queries"].clone()
     }
 
     /// A catalog of somebody who may do anything there: bearer token.
@@ -257,12 +279,57 @@ fn client() -> reqwest::Client {
     client.timeout(Duration::from_mins(2)).build().unwrap()
 }
 
-fn children(pid: i32) -> Vec<i32> {
+pub fn children(pid: i32) -> Vec<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().map_while(Result::ok);
     tasks
         .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
         .flat_map(|text| text.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<i32>>())
         .collect()
+}
+
+/// The pids of a server's workers: the children of its children.
+pub fn workers_of(server: i32) -> Vec<i32> {
+    children(server).into_iter().flat_map(children).collect()
+}
+
+/// Sends a signal to a process of this test's server.
+pub fn kill(pid: i32, signal: rustix::process::Signal) {
+    // It may have ended by itself.
+    let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal);
+}
+
+/// Waits until nothing runs at this server and nobody waits. If something stays taken: what.
+pub async fn status_at_rest(http: &reqwest::Client, url: &str, service_token: &str) -> Result<(), Value> {
+    const NONE: [&str; 7] = [
+        "/queries",
+        "/limits/running",
+        "/limits/waiting",
+        "/limits/tenants",
+        "/pool/leases",
+        "/pool/tickets",
+        "/pool/starting",
+    ];
+    let mut status = Value::Null;
+    for _ in 0..500 {
+        let ask = http.get(format!("{url}/status")).bearer_auth(service_token);
+        status = ask.send().await.unwrap().json().await.unwrap();
+        if NONE.iter().all(|gauge| status.pointer(gauge).unwrap() == 0) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Err(status)
+}
+
+/// User and system time of a process, in clock ticks; 0 when it is gone.
+pub fn cpu_ticks(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    match (fields.get(11), fields.get(12)) {
+        (Some(user), Some(system)) => user.parse::<u64>().unwrap() + system.parse::<u64>().unwrap(),
+        _ => 0,
+    }
 }
 
 /// Waits until it is so, or fails after ten seconds.
@@ -286,6 +353,17 @@ impl Organisation {
             .send()
             .await
             .unwrap()
+    }
+
+    /// The same under an id of the client's own.
+    pub async fn post_as(&self, id: &str, body: &Value) -> reqwest::Response {
+        let ask = self.http.post(format!("{}/query", self.url)).bearer_auth(&self.token);
+        ask.header("x-request-id", id).json(body).send().await.unwrap()
+    }
+
+    /// `DELETE /queries/{id}`.
+    pub async fn cancel(&self, id: &str) -> reqwest::Response {
+        self.http.delete(format!("{}/queries/{id}", self.url)).bearer_auth(&self.token).send().await.unwrap()
     }
 
     /// The rows of a statement that must succeed, as JSON.
