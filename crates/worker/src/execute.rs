@@ -29,9 +29,9 @@ pub(crate) fn run(
     running: &Running,
     sink: &mut Sink,
 ) -> Result<Outcome, Failure> {
-    let fail = |e: &Error| fault::of_statement(e, &session.scrub);
+    let fail = |e: &Error| fault::of_text(&statement.sql, e, &session.scrub);
     policy::check_text(&statement.sql)?;
-    let connection = session.connect(statement.watched).map_err(|e| fail(&e))?;
+    let connection = session.connect(statement.watched).map_err(|e| fault::at_connect(&e, &session.scrub))?;
     let _registered = running.attach(connection.interrupt())?;
 
     let statements = connection.split(&statement.sql).map_err(|e| fail(&e))?;

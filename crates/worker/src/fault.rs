@@ -80,8 +80,19 @@ impl Exception {
     }
 }
 
+/// The failure of this statement. A file that is missing is its own affair where it names one, and else the table's.
+pub(crate) fn of_text(sql: &str, error: &Error, scrub: &Scrub) -> Failure {
+    let mut failure = of_statement(error, scrub);
+    let names_a_file = sql.to_ascii_lowercase().contains("s3://");
+    if failure.code == Code::SqlRuntime && error.0.contains("HTTP 404") && !names_a_file {
+        failure.code = Code::StorageUnavailable;
+        failure.message = "A file that the table consists of is not in the object store.".to_owned();
+    }
+    failure
+}
+
 /// The failure of a statement.
-pub(crate) fn of_statement(error: &Error, scrub: &Scrub) -> Failure {
+fn of_statement(error: &Error, scrub: &Scrub) -> Failure {
     let exception = Exception::read(error);
     let words = scrub.clean(&exception.message);
     let (code, message) = sort(&exception, words);
@@ -216,6 +227,14 @@ fn remote(text: &str, words: String) -> (Code, String) {
 /// Whether DuckDB refused by its own rules of access.
 pub(crate) fn is_permission(error: &Error) -> bool {
     Exception::read(error).kind == "Permission"
+}
+
+/// The failure of a worker that cannot even begin a statement: nothing was run, and this worker is not asked again.
+pub(crate) fn at_connect(error: &Error, scrub: &Scrub) -> Failure {
+    let mut failure = ours(Code::EngineUnavailable, "The engine could not begin the statement. Try again in a moment.");
+    failure.worn = true;
+    failure.detail = scrub.clean(&error.0);
+    failure
 }
 
 /// The failure of a worker's start.

@@ -189,7 +189,16 @@ pub(crate) async fn run(
     run.finished();
     let mut fault = Fault::new(failure.code, failure.message).because(failure.detail);
     fault.position = failure.position;
-    Err(Failed::Fault(fault))
+    match run.held.take() {
+        // The worker could not begin it.
+        Some((entry, slot, _)) if failure.code == Code::EngineUnavailable => {
+            Err(Failed::Bystander(entry, slot, fault))
+        }
+        held => {
+            run.held = held;
+            Err(Failed::Fault(fault))
+        }
+    }
 }
 
 /// The deadline passed.
