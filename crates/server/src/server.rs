@@ -27,6 +27,9 @@ use crate::query::Register;
 /// data files of a commit that it has given up.
 const SETTLE_MARGIN: Duration = Duration::from_secs(15);
 
+/// For what was ended to be told so.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -146,10 +149,13 @@ impl Server {
         self.service.drain();
         tokio::time::sleep(self.grace).await;
         self.stop_api.cancel();
-        let abort = self.api.abort_handle();
-        if tokio::time::timeout(self.drain, self.api).await.is_err() {
+        let mut api = self.api;
+        if tokio::time::timeout(self.drain, &mut api).await.is_err() {
             tracing::warn!("the drain time is over: statements that still ran are ended");
-            abort.abort();
+            self.service.journey.register.stop_all();
+            if tokio::time::timeout(LAST_ANSWERS, &mut api).await.is_err() {
+                api.abort();
+            }
         }
         self.service.journey.pool.drain();
         self.stop_doors.cancel();

@@ -184,6 +184,12 @@ fn remote(text: &str, words: String) -> (Code, String) {
         // The door was not heard to its end, so it may have said yes.
         return unknown();
     }
+    if has(&["No space left on device", "File too large", "Disk quota exceeded"]) {
+        return ours(
+            Code::SpillExhausted,
+            "There is no room on disk for the statement's intermediate data. Read fewer rows or columns.",
+        );
+    }
     if has(&["AlreadyExistsException"]) {
         return ours(Code::SqlBinding, "Something of that name exists already.");
     }
@@ -231,7 +237,8 @@ pub(crate) fn is_permission(error: &Error) -> bool {
 
 /// The failure of a worker that cannot even begin a statement: nothing was run, and this worker is not asked again.
 pub(crate) fn at_connect(error: &Error, scrub: &Scrub) -> Failure {
-    let mut failure = ours(Code::EngineUnavailable, "The engine could not begin the statement. Try again in a moment.");
+    let mut failure =
+        ours(Code::EngineUnavailable, "The engine could not begin the statement. Try again in a moment.");
     failure.worn = true;
     failure.detail = scrub.clean(&error.0);
     failure

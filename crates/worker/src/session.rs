@@ -130,7 +130,8 @@ fn lockdown(spec: &Spec) -> Vec<String> {
     vec![
         format!("SET GLOBAL allowed_directories = [{}]", quoted(&place(spec))),
         "SET GLOBAL enable_external_access = false".to_owned(),
-        "SET GLOBAL allowed_configs = ['timezone', 'enable_progress_bar', 'enable_progress_bar_print']".to_owned(),
+        "SET GLOBAL allowed_configs = ['timezone', 'enable_progress_bar', 'enable_progress_bar_print']"
+            .to_owned(),
         // Last: nothing can be set after it.
         "SET GLOBAL lock_configuration = true".to_owned(),
     ]

@@ -71,6 +71,13 @@ impl Register {
         Some(tokio::time::timeout(patience, found.gone.cancelled()).await.is_ok())
     }
 
+    /// Tells every statement to stop.
+    pub fn stop_all(&self) {
+        for known in self.all().values() {
+            known.stop.cancel();
+        }
+    }
+
     /// The statements of a warehouse, the oldest first.
     pub async fn list(&self, warehouse: &str) -> Vec<QueryInfo> {
         let mut found: Vec<Arc<Known>> =

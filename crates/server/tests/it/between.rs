@@ -73,7 +73,8 @@ async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io:
             );
             client.write_all(answer.as_bytes()).await?;
             // Closing with something unread would reset the connection before the answer is read.
-            let _ = tokio::time::timeout(Duration::from_millis(200), client.read_to_end(&mut Vec::new())).await;
+            let _ =
+                tokio::time::timeout(Duration::from_millis(200), client.read_to_end(&mut Vec::new())).await;
             Ok(())
         }
         Manner::Half => {
@@ -84,7 +85,8 @@ async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io:
             let cut = async {
                 let (mut bytes, begun) = head(&mut answer).await?;
                 let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
-                let length = text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+                let length =
+                    text.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
                 let mut body = vec![0; length.unwrap_or(begun.len())];
                 let there = begun.len().min(body.len());
                 body[..there].copy_from_slice(&begun[..there]);

@@ -18,7 +18,12 @@ pub const STUBBORN: &str = "SELECT repeat('a', 3000) GLOB repeat('*a', 30) || 'b
 const STOP_MAX: Duration = Duration::from_millis(1_500);
 
 /// Sends a statement under an id and gives up on it as soon as it runs.
-async fn runs(world: &World, who: &Organisation, id: &str, body: Value) -> tokio::task::JoinHandle<reqwest::Response> {
+async fn runs(
+    world: &World,
+    who: &Organisation,
+    id: &str,
+    body: Value,
+) -> tokio::task::JoinHandle<reqwest::Response> {
     let (who, id, before) = (who.clone(), id.to_owned(), ticks(world));
     let sent = tokio::spawn(async move { who.post_as(&id, &body).await });
     until("it runs", || ticks(world) > before + 20).await;
@@ -58,7 +63,10 @@ async fn a_statement_stops_when_its_client_goes_its_deadline_passes_or_it_is_can
         let running = runs(&world, acme, "cancel-me", json!({"sql": sql})).await;
         let began = Instant::now();
         let said = acme.cancel("cancel-me").await;
-        assert_eq!(said.json::<Value>().await.unwrap(), json!({"request_id": "cancel-me", "state": "cancelled"}));
+        assert_eq!(
+            said.json::<Value>().await.unwrap(),
+            json!({"request_id": "cancel-me", "state": "cancelled"})
+        );
         assert_eq!(problem(running.await.unwrap()).await.code, Code::Cancelled);
         rests(&world, began, &format!("cancelled: {sql}")).await;
 
@@ -76,7 +84,10 @@ async fn a_stream_that_is_cancelled_breaks_off_even_if_nobody_reads_it() {
     // The sockets fill up, and then nobody asks the server for more.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let told = world.queries(&world.acme).await;
-    assert_eq!((told[0]["request_id"].as_str(), told[0]["state"].as_str()), (Some("unread"), Some("sending")));
+    assert_eq!(
+        (told[0]["request_id"].as_str(), told[0]["state"].as_str()),
+        (Some("unread"), Some("sending"))
+    );
     assert!(told[0]["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
 
     let said = world.acme.cancel("unread").await;
@@ -116,8 +127,10 @@ async fn who_shared_an_engine_that_had_to_be_ended_runs_once_more_or_is_told() {
         let quiet = json!({"sql": "SELECT sum(a.range % 7) FROM range(100000) a, range(2000) b", "format": "json", "allow_writes": writes});
         let (who, body) = (acme.clone(), quiet.clone());
         let quiet = tokio::spawn(async move { who.post_as("quiet", &body).await });
-        let mut loud =
-            acme.post(&json!({"sql": "FROM range(1000000000000)", "allow_writes": writes})).await.bytes_stream();
+        let mut loud = acme
+            .post(&json!({"sql": "FROM range(1000000000000)", "allow_writes": writes}))
+            .await
+            .bytes_stream();
         assert!(loud.next().await.unwrap().is_ok());
         assert_eq!(world.queries(acme).await.as_array().unwrap().len(), 3);
 
@@ -160,8 +173,7 @@ async fn a_workspace_sees_and_stops_its_own_statements_and_no_others() {
     assert!(world.globex.post_as("mine", &json!({"sql": "SELECT 1"})).await.status().is_success());
     assert!(!running.is_finished());
 
-    let back_end = Organisation { token: world.service_token.clone(), ..world.globex.clone() };
-    assert_eq!(back_end.cancel("mine").await.status().as_u16(), 200);
+    assert_eq!(world.back_end().cancel("mine").await.status().as_u16(), 200);
     assert_eq!(problem(running.await.unwrap()).await.code, Code::Cancelled);
     assert_eq!(problem(world.acme.cancel("mine").await).await.code, Code::NotFound);
 }

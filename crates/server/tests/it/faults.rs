@@ -10,9 +10,7 @@ use tokio::time::Instant;
 
 use crate::between::{Between, Manner};
 use crate::s3_world::{KEY_ID, SECRET, Weed};
-use crate::world::{
-    Organisation, Process, World, kill, problem, read_toml, set, status_at_rest, workers_of,
-};
+use crate::world::{Organisation, Process, World, kill, problem, read_toml, set, status_at_rest, workers_of};
 
 /// A second server, which reaches catalog, identity provider and store through what behaves badly.
 struct Rig {
@@ -49,7 +47,12 @@ impl Rig {
         for (section, name, value) in SHORT {
             set(&mut written, section, name, value);
         }
-        set(&mut written, "storage", "ledger_path", &format!("'{}'", world.dir.join("second.jsonl").display()));
+        set(
+            &mut written,
+            "storage",
+            "ledger_path",
+            &format!("'{}'", world.dir.join("second.jsonl").display()),
+        );
         std::fs::write(&file, written.to_string()).unwrap();
         let arguments = ["serve", "--json", "--config", file.to_str().unwrap()];
         let server = Process::start(&arguments, environment, world.dir.join("second.log"));
@@ -89,7 +92,12 @@ impl Rig {
                 break answer.json::<Value>().await.unwrap();
             }
             let refusal = problem(answer).await;
-            assert!(began.elapsed() < Duration::from_secs(5), "{what}: still {} {}", refusal.code, refusal.detail);
+            assert!(
+                began.elapsed() < Duration::from_secs(5),
+                "{what}: still {} {}",
+                refusal.code,
+                refusal.detail
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         assert_eq!(&answer["rows"], rows, "{what}");
@@ -175,9 +183,17 @@ async fn a_store_that_behaves_badly_is_told_apart_and_forgotten() {
         ("LAKEHOUSE_S3_REGION", "us-east-1"),
     ];
     let rig = Rig::start(world, home, &environment).await;
-    let (sql, rows) = ("SELECT count(*), max(unit_price) > 0 FROM datasets.ds_toydemo001", json!([[5_000, true]]));
+    let (sql, rows) =
+        ("SELECT count(*), max(unit_price) > 0 FROM datasets.ds_toydemo001", json!([[5_000, true]]));
     rig.recovers(sql, &rows, "at first").await;
-    for manner in [Manner::Status(500), Manner::Status(401), Manner::Status(404), Manner::Never, Manner::Half, Manner::Gone] {
+    for manner in [
+        Manner::Status(500),
+        Manner::Status(401),
+        Manner::Status(404),
+        Manner::Never,
+        Manner::Half,
+        Manner::Gone,
+    ] {
         // A new engine has read nothing yet.
         rig.forget_workers().await;
         store.behaves(manner);

@@ -8,6 +8,7 @@ mod bad_input;
 mod between;
 mod cancellation;
 mod commits;
+mod containment;
 mod datasets;
 mod faults;
 mod isolation;

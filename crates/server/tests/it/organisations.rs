@@ -93,18 +93,7 @@ async fn a_warehouse_made_while_the_server_runs_answers_its_first_query() {
     let before = newcomer("/query").send().await.unwrap();
     assert_eq!(crate::world::problem(before).await.code, duck_contract::Code::UnknownWarehouse);
 
-    let name = world.acme.warehouse.replace("acme", "newcomer");
-    let profile = json!({"type": "s3", "bucket": "lakehouse", "key-prefix": name});
-    let answer = world
-        .http
-        .post(format!("{}/management/v1/warehouse", world.catalog_url.trim_end_matches("/catalog")))
-        .bearer_auth(world.catalog_token().await)
-        .json(&json!({"warehouse-name": name, "storage-profile": profile}))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(answer.status(), 201, "{}", answer.text().await.unwrap());
-
+    world.found("newcomer").await;
     let after: Value = newcomer("/query").send().await.unwrap().json().await.unwrap();
     assert_eq!(after["rows"], json!([[1]]));
 }

@@ -180,6 +180,22 @@ impl World {
         workers_of(self.pid)
     }
 
+    /// Makes a warehouse in the catalog while the server runs, for this workspace.
+    pub async fn found(&self, workspace: &str) {
+        let name = self.acme.warehouse.replace("acme", workspace);
+        let profile = json!({"type": "s3", "bucket": "lakehouse", "key-prefix": name});
+        let url = format!("{}/management/v1/warehouse", self.catalog_url.trim_end_matches("/catalog"));
+        let body = json!({"warehouse-name": name, "storage-profile": profile});
+        let ask = self.http.post(url).bearer_auth(self.catalog_token().await).json(&body);
+        let answer = ask.send().await.unwrap();
+        assert_eq!(answer.status(), 201, "{}", answer.text().await.unwrap());
+    }
+
+    /// A trusted back end, which names its workspace in each request.
+    pub fn back_end(&self) -> Organisation {
+        Organisation { token: self.service_token.clone(), ..self.acme.clone() }
+    }
+
     /// What is taken and what is free.
     pub async fn status(&self) -> Value {
         let ask = self.http.get(format!("{}/status", self.url)).bearer_auth(&self.service_token);
