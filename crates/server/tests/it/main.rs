@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
 mod answers;
+mod attacks;
 mod bad_input;
 mod between;
 mod cancellation;
