@@ -86,7 +86,7 @@ pub(crate) fn of_text(sql: &str, error: &Error, scrub: &Scrub) -> Failure {
     let names_a_file = sql.to_ascii_lowercase().contains("s3://");
     if failure.code == Code::SqlRuntime && error.0.contains("HTTP 404") && !names_a_file {
         failure.code = Code::StorageUnavailable;
-        failure.message = "A file that the table consists of is not in the object store.".to_owned();
+        "A file that the table consists of is not in the object store.".clone_into(&mut failure.message);
     }
     failure
 }

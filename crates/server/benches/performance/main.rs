@@ -1,6 +1,6 @@
 //! What a query costs: real processes, real sockets, one Markdown table a part.
 //!
-//! `cargo bench -p duck-server --bench performance -- [cold|memory|small|stream|all]`. It needs `duck-worker` and the example
+//! `cargo bench -p duck-server --bench performance -- [cold|memory|churn|fair|small|stream|all]`. It needs `duck-worker` and the example
 //! `in_process` of the same build (`scripts/bench.sh` makes both), and `.venv` for the parts that compare with bare DuckDB.
 //! Everything it starts ends with it. `docs/performance.md` holds the figures and how to read them.
 
@@ -8,8 +8,10 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 mod bare;
+mod churn;
 mod client;
 mod cold;
+mod fair;
 mod memory;
 mod small;
 mod stream;
@@ -33,6 +35,12 @@ async fn main() -> Result<(), Failed> {
     }
     if asked("memory") {
         memory::measure().await?;
+    }
+    if asked("churn") {
+        churn::measure().await?;
+    }
+    if asked("fair") {
+        fair::measure().await?;
     }
     if asked("small") {
         small::measure().await?;

@@ -16,7 +16,7 @@ pub(crate) async fn measure() -> Result<(), Failed> {
     drop(server);
     let mut rows = Vec::new();
     for count in COUNTS {
-        let server = site.start("[pool]\nworkers_max = 256").await?;
+        let server = site.start("[pool]\nworkers_max = 256\nspares = 0").await?;
         let mut client = server.client().await?;
         let seeders = server.workers();
         for (moment, sql) in [

@@ -15,7 +15,7 @@ use crate::client::{self, Client};
 use crate::usage;
 
 /// Secrets of a server that lives for a minute, on loopback, with made-up data.
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
+pub(crate) const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const PREFIX: &str = "duck-dev";
 pub(crate) const BUCKET: &str = "lakehouse";
 pub(crate) const REGION: &str = "us-east-1";
@@ -127,6 +127,11 @@ impl Site {
         Ok(String::from_utf8(minted.stdout)?.trim().to_owned())
     }
 
+    /// What the server has logged.
+    pub(crate) fn log(&self) -> Result<String, Failed> {
+        Ok(std::fs::read_to_string(self.home.path().join("server.log"))?)
+    }
+
     fn file(&self) -> PathBuf {
         self.home.path().join("dev/duck-server.toml")
     }
@@ -154,6 +159,12 @@ impl Server {
 
     pub(crate) async fn client(&self) -> Result<Client, Failed> {
         Client::connect(self.address).await
+    }
+
+    /// What is taken and what is free.
+    pub(crate) async fn status(&self) -> Result<Value, Failed> {
+        let ask = http()?.get(format!("http://{}/status", self.address)).bearer_auth(SECRET);
+        Ok(ask.send().await?.error_for_status()?.json().await?)
     }
 
     /// A query of a workspace, by the service token: JSON comes back.

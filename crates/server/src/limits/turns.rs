@@ -170,12 +170,12 @@ mod tests {
                         Entered::Waits(ticket) => waiting.push((name, ticket)),
                         full => prop_assert!(false, "{full:?}"),
                     },
-                    2 => if let Some(name) = running.pop() {
-                        if let Some((next, _)) = turns.done(&name) {
-                            let place = waiting.iter().position(|(w, _)| *w == next);
-                            waiting.remove(place.expect("only who waits gets a turn"));
-                            running.push(next);
-                        }
+                    2 => if let Some(name) = running.pop()
+                        && let Some((next, _)) = turns.done(&name)
+                    {
+                        let place = waiting.iter().position(|(w, _)| *w == next);
+                        waiting.remove(place.expect("only who waits gets a turn"));
+                        running.push(next);
                     },
                     _ => if let Some((name, ticket)) = waiting.pop() { turns.leave(&name, ticket); },
                 }

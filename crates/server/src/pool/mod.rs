@@ -247,13 +247,13 @@ impl Inner {
         let (sender, started) = watch::channel(None);
         state.starting(key.clone(), started.clone(), memory);
         drop(state);
+        self.spares.pause();
         let (inner, key) = (self.clone(), key.clone());
         tokio::spawn(async move {
             let outcome = inner.start(&key, allowance, evicted).await.map(Arc::new);
             let outcome = inner.enter(&key, outcome);
             sender.send_replace(Some(outcome));
             inner.changed.notify_waiters();
-            inner.fill_spares().await;
         });
         Step::Join(started)
     }

@@ -1,8 +1,10 @@
 //! Processes that are confined and wait for a warehouse, so that a first query need not wait for a process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use duck_contract::worker::Cell;
+use tokio::time::Instant;
 
 use super::worker::Spare;
 
@@ -15,11 +17,17 @@ struct Waiting {
     coming: usize,
     here: Vec<Spare>,
     cell: Option<Cell>,
+    /// None is born before: the first query that one was taken for needs the cores now.
+    not_before: Instant,
 }
+
+/// Longer than most first queries.
+const PAUSE: Duration = Duration::from_millis(150);
 
 impl Spares {
     pub(super) fn new(wanted: usize) -> Self {
-        Spares(Mutex::new(Waiting { wanted, coming: 0, here: Vec::new(), cell: None }))
+        let not_before = Instant::now();
+        Spares(Mutex::new(Waiting { wanted, coming: 0, here: Vec::new(), cell: None, not_before }))
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -42,9 +50,15 @@ impl Spares {
         let mut waiting = self.waiting();
         waiting.here.retain(Spare::lives);
         waiting.cell = Some(cell.clone());
-        let wants = waiting.here.len() + waiting.coming < waiting.wanted;
+        let wants =
+            waiting.here.len() + waiting.coming < waiting.wanted && Instant::now() >= waiting.not_before;
         waiting.coming += usize::from(wants);
         wants
+    }
+
+    /// A worker is being started.
+    pub(super) fn pause(&self) {
+        self.waiting().not_before = Instant::now() + PAUSE;
     }
 
     pub(super) fn put(&self, spare: Spare) {

@@ -277,7 +277,8 @@ impl<K: Clone + Eq + Hash, W: Clone, S: Clone, F: Clone> State<K, W, S, F> {
     fn take_where(&mut self, so: impl Fn(&Ready<W>) -> bool) -> Vec<W> {
         let entries = self.entries.iter();
         let keys: Vec<K> = entries
-            .filter_map(|(key, entry)| matches!(entry, Entry::Ready(ready) if so(ready)).then(|| key.clone()))
+            .filter(|(_, entry)| matches!(entry, Entry::Ready(ready) if so(ready)))
+            .map(|(key, _)| key.clone())
             .collect();
         keys.iter().filter_map(|key| self.take(key)).collect()
     }

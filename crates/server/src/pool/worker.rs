@@ -170,7 +170,7 @@ impl Spare {
     /// Whether its process still lives, as far as can be seen without waiting.
     pub(super) fn lives(&self) -> bool {
         // Nothing is sent before the report, so that anything to read is its end.
-        !matches!(self.control.try_read(&mut [0]), Ok(_))
+        self.control.try_read(&mut [0]).is_err()
     }
 
     /// Becomes the worker of a warehouse, and returns when it has reported.

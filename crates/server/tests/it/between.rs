@@ -17,6 +17,8 @@ pub enum Manner {
     Never,
     /// Of every answer the head comes and half of its body.
     Half,
+    /// Everything passes, but a login is said to hold for half a minute only.
+    Hurried,
     /// Connections are closed.
     Gone,
 }
@@ -56,6 +58,9 @@ impl Between {
     }
 }
 
+const LIFETIME: &str = "\"expires_in\":3600";
+const HURRIED: &str = "\"expires_in\":34  ";
+
 async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io::Result<()> {
     match manner {
         Manner::Gone => Ok(()),
@@ -77,7 +82,7 @@ async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io:
                 tokio::time::timeout(Duration::from_millis(200), client.read_to_end(&mut Vec::new())).await;
             Ok(())
         }
-        Manner::Half => {
+        Manner::Half | Manner::Hurried => {
             let mut server = TcpStream::connect(("127.0.0.1", upstream)).await?;
             let (mut from, mut to) = client.split();
             let (mut answer, mut request) = server.split();
@@ -91,7 +96,12 @@ async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io:
                 let there = begun.len().min(body.len());
                 body[..there].copy_from_slice(&begun[..there]);
                 answer.read_exact(&mut body[there..]).await?;
-                bytes.extend_from_slice(&body[..body.len() / 2]);
+                if manner == Manner::Half {
+                    body.truncate(body.len() / 2);
+                }
+                // Of the same length, since the head is passed on.
+                let body = String::from_utf8_lossy(&body).replace(LIFETIME, HURRIED).into_bytes();
+                bytes.extend_from_slice(&body);
                 to.write_all(&bytes).await
             };
             tokio::select! {

@@ -39,7 +39,7 @@ const SHORT: [(&str, &str, &str); 5] = [
 const TYPED_MAX: Duration = Duration::from_secs(20);
 
 impl Rig {
-    async fn start(world: World, home: TempDir, environment: &[(&str, &str)]) -> Rig {
+    fn start(world: World, home: TempDir, environment: &[(&str, &str)]) -> Rig {
         let file = world.dir.join("second.toml");
         let mut written = read_toml(&world.dir.join("duck-server.toml"));
         set(&mut written, "", "listen", "'127.0.0.1:0'");
@@ -64,15 +64,16 @@ impl Rig {
     }
 
     /// The second server behind its catalog's and its identity provider's proxies.
-    async fn before_catalog() -> (Rig, Between, Between) {
+    async fn before_catalog(identity_is: Manner) -> (Rig, Between, Between) {
         let home = tempfile::tempdir().unwrap();
         let world = World::open(home.path(), &[], &[]).await;
         let port = reqwest::Url::parse(&world.catalog_url).unwrap().port().unwrap();
         let (catalog, identity) = (Between::before(port).await, Between::before(port).await);
+        identity.behaves(identity_is);
         let uri = format!("http://127.0.0.1:{}/catalog", catalog.port);
         let oauth2_uri = format!("http://127.0.0.1:{}/catalog/v1/oauth/tokens", identity.port);
         let environment = [("LAKEHOUSE_CATALOG_URI", uri.as_str()), ("LAKEHOUSE_OAUTH2_URI", &oauth2_uri)];
-        (Rig::start(world, home, &environment).await, catalog, identity)
+        (Rig::start(world, home, &environment), catalog, identity)
     }
 
     /// The request fails, typed and in time.
@@ -121,7 +122,7 @@ impl Rig {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_catalog_that_behaves_badly_is_told_apart_and_forgotten() {
-    let (rig, catalog, identity) = Rig::before_catalog().await;
+    let (rig, catalog, identity) = Rig::before_catalog(Manner::Well).await;
     let (sql, rows) = ("SELECT count(*) FROM datasets.ds_toydemo001", json!([[5_000]]));
     rig.recovers(sql, &rows, "at first").await;
     let unavailable: &[Code] = &[Code::CatalogUnavailable];
@@ -152,7 +153,7 @@ async fn a_catalog_that_behaves_badly_is_told_apart_and_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_identity_provider_is_down_the_token_in_hand_serves() {
-    let (rig, catalog, identity) = Rig::before_catalog().await;
+    let (rig, catalog, identity) = Rig::before_catalog(Manner::Hurried).await;
     let (sql, rows) = ("SELECT count(*) > 0 FROM datasets.customers", json!([[true]]));
     rig.recovers(sql, &rows, "at first").await;
     identity.behaves(Manner::Never);
@@ -166,6 +167,11 @@ async fn while_the_identity_provider_is_down_the_token_in_hand_serves() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    let log = std::fs::read_to_string(&rig.server.log).unwrap();
+    assert!(
+        log.contains("lifetime_s=34") && log.contains("catalog login could not be renewed"),
+        "it was tried"
+    );
     drop(catalog);
 }
 
@@ -182,7 +188,7 @@ async fn a_store_that_behaves_badly_is_told_apart_and_forgotten() {
         ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
         ("LAKEHOUSE_S3_REGION", "us-east-1"),
     ];
-    let rig = Rig::start(world, home, &environment).await;
+    let rig = Rig::start(world, home, &environment);
     let (sql, rows) =
         ("SELECT count(*), max(unit_price) > 0 FROM datasets.ds_toydemo001", json!([[5_000, true]]));
     rig.recovers(sql, &rows, "at first").await;
