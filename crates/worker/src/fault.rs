@@ -83,8 +83,9 @@ impl Exception {
 /// The failure of this statement. A file that is missing is its own affair where it names one, and else the table's.
 pub(crate) fn of_text(sql: &str, error: &Error, scrub: &Scrub) -> Failure {
     let mut failure = of_statement(error, scrub);
-    let names_a_file = sql.to_ascii_lowercase().contains("s3://");
-    if failure.code == Code::SqlRuntime && error.0.contains("HTTP 404") && !names_a_file {
+    let exception = Exception::read(error);
+    let missing = matches!(exception.kind.as_str(), "HTTP" | "IO") && exception.message.contains("HTTP 404");
+    if missing && !sql.to_ascii_lowercase().contains("s3://") {
         failure.code = Code::StorageUnavailable;
         "A file that the table consists of is not in the object store.".clone_into(&mut failure.message);
     }

@@ -16,6 +16,7 @@ mod isolation;
 mod lossy;
 mod organisations;
 mod pool;
+mod reports;
 mod s3_world;
 mod serving;
 mod world;
