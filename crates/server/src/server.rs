@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -198,21 +198,44 @@ struct Runtime {
     path: PathBuf,
     forbidden_port: u16,
     _forbidden: std::net::TcpListener,
+    /// Locked while this server lives, so that another one knows.
+    _lock: std::fs::File,
 }
+
+/// In the folder of every server.
+const LOCK: &str = "lock";
+const FOLDER: &str = "duck-server-";
 
 impl Runtime {
     /// Always a folder of its own below `parent`: what else lies there is not ours to remove, and what a killed server left
     /// behind, perhaps under this very pid, must not be in the way.
     fn make(parent: Option<PathBuf>) -> std::io::Result<Self> {
         let parent = parent.unwrap_or_else(std::env::temp_dir);
-        let name = format!("duck-server-{}-{}", std::process::id(), Uuid::new_v4().simple());
+        sweep(&parent);
+        let name = format!("{FOLDER}{}-{}", std::process::id(), Uuid::new_v4().simple());
         let path = parent.join(&name[..name.len().min(32)]);
         // Not `create_dir_all`: a folder that is there already is somebody else's.
         std::fs::create_dir(&path)?;
         // Workers run as another user and enter only their own directory below.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o711))?;
+        let lock = std::fs::File::create_new(path.join(LOCK))?;
+        lock.try_lock().map_err(std::io::Error::other)?;
         let forbidden = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        Ok(Runtime { path, forbidden_port: forbidden.local_addr()?.port(), _forbidden: forbidden })
+        let forbidden_port = forbidden.local_addr()?.port();
+        Ok(Runtime { path, forbidden_port, _forbidden: forbidden, _lock: lock })
+    }
+}
+
+/// Removes what killed servers have left: their folders, whose locks nobody holds any more.
+fn sweep(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().map_while(Result::ok) {
+        let path = entry.path();
+        let ours = entry.file_name().to_string_lossy().starts_with(FOLDER);
+        // One without a lock is being made just now, or not ours.
+        let Some(lock) = ours.then(|| std::fs::File::open(path.join(LOCK)).ok()).flatten() else { continue };
+        if lock.try_lock().is_ok() && std::fs::remove_dir_all(&path).is_ok() {
+            tracing::info!(path = %path.display(), "removed what a killed server had left");
+        }
     }
 }
 
