@@ -99,6 +99,9 @@ class Attacker:
         heard, strangers = len(cell.listener.seen), self.strangers()
         neighbour = Neighbour(cell)
         prepared = [self.asks(each, writes) for each in setup]
+        if prepared:
+            # A setup can cost the engine, and another one has another directory.
+            sql = entry.statements(cell.names(role))[1]
         answer = self.asks(sql, writes)
         after_ms, after = self.recovers(writes)
         faults = neighbour.stop()
