@@ -6,10 +6,11 @@ What each entry has to show is written beside the corpus (`cases/README.md`); wh
 
 import argparse
 import json
+import multiprocessing
+import os
 import queue
 import random
 import sys
-import threading
 import time
 import tomllib
 from pathlib import Path
@@ -34,6 +35,7 @@ def arguments():
     parser.add_argument("--server", type=Path, default=ROOT / "target/debug/duck-server")
     parser.add_argument("--deadline-ms", type=int, default=5_000)
     parser.add_argument("--exceptions", type=Path, help="entries with another outcome than was written for them, and why (TOML)")
+    parser.add_argument("--logs", type=Path, help="a folder for the logs of the servers")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the entries")
     parser.add_argument("--self-test", action="store_true", help="only show that the judge finds what it has to")
     asked = parser.parse_args()
@@ -72,46 +74,62 @@ def exceptions(file):
     return found
 
 
-def run(asked):
-    began, all_codes = time.monotonic(), codes()
-    todo = chosen(asked)
+def works(number, asked, order, turn, told):
+    """One world, in a process of its own: takes entries until none is left, and tells what came of each."""
+    parent, cell = os.getppid(), None
     accepted = exceptions(asked.exceptions)
+    try:
+        cell = Cell(number, asked.world, asked.server, ROOT / ".venv/bin/weed")
+        attacker = Attacker(cell, codes(), asked.deadline_ms)
+        told.put(("controls", controls.live(attacker)))
+        while os.getppid() == parent:
+            with turn.get_lock():
+                at, turn.value = turn.value, turn.value + 1
+            if at >= len(order):
+                break
+            exception = accepted.get(order[at].id)
+            runs = attacker.attacks(order[at], exception and exception["must"])
+            told.put(("entry", report.entry(order[at], runs, exception)))
+        for each in controls.at_the_end(cell):
+            told.put(("fault", each))
+    except BaseException as error:
+        told.put(("fault", f"world {number}: {type(error).__name__}: {error}"))
+        raise
+    finally:
+        if cell:
+            if asked.logs:
+                asked.logs.mkdir(parents=True, exist_ok=True)
+                (asked.logs / f"world-{number}.log").write_text("".join([*cell.ended, cell.front.logged()]))
+            cell.stop()
+
+
+def run(asked):
+    began, todo = time.monotonic(), chosen(asked)
     # Those that burn until their deadline are spread over the run.
     order = list(todo)
     random.Random(asked.seed).shuffle(order)
-    waiting = queue.SimpleQueue()
-    for each in order:
-        waiting.put(each)
-    progress, found, faults, shown = report.Progress(len(todo)), {}, [], {}
-
-    def works(number):
-        cell = None
-        try:
-            cell = Cell(asked.world, asked.server, ROOT / ".venv/bin/weed")
-            attacker = Attacker(cell, all_codes, asked.deadline_ms)
-            shown[number] = controls.live(attacker)
-            while True:
-                try:
-                    item = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                exception = accepted.get(item.id)
-                runs = attacker.attacks(item, exception and exception["must"])
-                found[item.id] = report.entry(item, runs, exception)
-                progress.counts(any(each.violations for each in runs))
-        except Exception as error:
-            faults.append(error)
-            raise
-        finally:
-            if cell:
-                faults.extend(controls.at_the_end(cell))
-                cell.stop()
-
-    threads = [threading.Thread(target=works, args=(i,)) for i in range(max(1, min(asked.jobs, len(todo))))]
-    for each in threads:
+    forked = multiprocessing.get_context("fork")
+    turn, told = forked.Value("i", 0), forked.Queue()
+    worlds = [
+        forked.Process(target=works, args=(number, asked, order, turn, told))
+        for number in range(max(1, min(asked.jobs, len(todo))))
+    ]
+    progress, heard = report.Progress(len(todo)), {"entry": [], "controls": [], "fault": []}
+    for each in worlds:
         each.start()
-    for each in threads:
-        each.join()
+    while True:
+        alive = any(each.is_alive() for each in worlds)
+        try:
+            kind, what = told.get(timeout=0.2)
+        except queue.Empty:
+            if not alive:
+                break
+            continue
+        heard[kind].append(what)
+        if kind == "entry":
+            progress.counts(what["verdict"] == "fail")
+    found = {each["id"]: each for each in heard["entry"]}
+    faults = heard["fault"] + [f"world {i} ended with {each.exitcode}" for i, each in enumerate(worlds) if each.exitcode]
     missing = [each.id for each in todo if each.id not in found]
     facts = {
         "corpus": asked.corpus.name,
@@ -119,14 +137,14 @@ def run(asked):
         "jobs": asked.jobs,
         "deadline_ms": asked.deadline_ms,
         "seconds": round(time.monotonic() - began),
-        "controls": shown.get(0),
+        "controls": heard["controls"][:1],
         "not_run": missing,
-        "faults": [str(each) for each in faults],
+        "faults": faults,
     }
     whole = report.whole([found[each.id] for each in todo if each.id in found], facts)
     report.write(asked.report, whole)
     print(report.table(whole))
-    for each in facts["faults"]:
+    for each in faults:
         print(f"FAULT {each}")
     return 1 if whole["failed"] or missing or faults else 0
 

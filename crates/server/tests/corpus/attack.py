@@ -16,6 +16,8 @@ NEIGHBOUR_SQL = "SELECT count(*), sum(id), count(DISTINCT secret), min(length(se
 NEIGHBOUR_PAUSE_S = 0.3
 # Longer than the deadline and what is allowed after it, so that a late answer is told from none.
 WAIT_MORE_MS = 20_000
+# A statement that does not stop is ended with its engine, a second after its deadline: the next entry is not to be there then.
+CALM_S = 1.2
 # How long readers may see what was before (`catalog.cache_ms`).
 CACHE_S = 1.1
 
@@ -28,6 +30,9 @@ class Run:
     status: int | None
     ms: int
     detail: str
+    # Under which the log of this world's server has the rest.
+    request_id: str | None
+    world: int
     violations: list
     notes: list
     setup: list = field(default_factory=list)
@@ -134,13 +139,17 @@ class Attacker:
             status=answer.status,
             ms=answer.ms,
             detail=said(answer),
+            request_id=answer.headers.get("x-request-id"),
+            world=cell.number,
             violations=judge.broken(shown, known),
             notes=judge.notes(shown, known),
             setup=[judge.outcome(each, self.codes) for each in prepared],
             neighbour_ms=neighbour.ms,
             after_ms=after_ms,
         )
-        self.repairs(alive, before)
+        self.repairs(alive and after_ms is not None, before)
+        if "timeout" in (run.outcome, *run.setup):
+            time.sleep(CALM_S)
         return run
 
     def asks(self, sql, writes):
@@ -204,9 +213,9 @@ class Attacker:
             deadline_ms=self.deadline_ms,
         )
 
-    def repairs(self, alive, before):
+    def repairs(self, well, before):
         """The next entry finds the world as the first did."""
-        if not alive:
+        if not well:
             self.cell.revives()
             self.warmed()
         if self.state["own"] != before["own"]:

@@ -38,8 +38,8 @@ class Place:
 
 
 class Cell:
-    def __init__(self, kind, server, weed):
-        self.kind, self.server = kind, Path(server).resolve()
+    def __init__(self, number, kind, server, weed):
+        self.number, self.kind, self.server = number, kind, Path(server).resolve()
         self.marker = f"mark{secrets.token_hex(8)}b"
         self.home = Home()
         self.stops = []

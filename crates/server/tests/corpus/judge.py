@@ -11,6 +11,7 @@ AFTER_MS_MAX = 2_000
 OVERRUN_MS_MAX = 2_000
 # An answer that is cut after its first byte is how a failure looks from there on (README, "The interface").
 CUT = "cut"
+NO_LETTERS = bytes(each for each in range(256) if not chr(each).isascii() or not chr(each).isalnum())
 
 
 @dataclass
@@ -147,7 +148,11 @@ def forms_in(marker, text):
             return ["the base64 form"]
     if marker[::-1] in text_lower:
         return ["the reverse"]
-    if marker in re.sub(r"(\\u[0-9a-f]{4}|\\[nrt]|[^a-z0-9])+", "", text_lower):
+    for escape in ("\\n", "\\r", "\\t"):
+        text_lower = text_lower.replace(escape, "")
+    if "\\u" in text_lower:
+        text_lower = re.sub(r"\\u[0-9a-f]{4}", "", text_lower)
+    if raw in text_lower.encode("utf-8", "replace").translate(None, NO_LETTERS):
         return ["pieces"]
     return []
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -13,14 +12,12 @@ class Progress:
         self.count, self.done, self.failed = count, 0, 0
         self.shown = sys.stderr.isatty()
         self.began = time.monotonic()
-        self.lock = threading.Lock()
         self.draws()
 
     def counts(self, failed):
-        with self.lock:
-            self.done += 1
-            self.failed += failed
-            self.draws()
+        self.done += 1
+        self.failed += failed
+        self.draws()
 
     def draws(self):
         if self.shown:
