@@ -19,16 +19,18 @@ import controls
 import entries
 import report
 from attack import Attacker
-from cell import Cell
+from embedded import S3, Local
+from seaweed import Seaweed
 
 ROOT = Path(__file__).resolve().parents[4]
+WORLDS = {"local": Local, "s3": S3, "weed": Seaweed}
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="scripts/corpus", description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", type=Path, help="entries, of the shape of cases/attacks.json")
     parser.add_argument("--report", type=Path, help="where the report goes (JSON)")
-    parser.add_argument("--world", choices=["local", "s3"], default="local", help="a folder as the store, or SeaweedFS")
+    parser.add_argument("--world", choices=WORLDS, default="local", help="a folder as the store; SeaweedFS; its catalog, too")
     parser.add_argument("--class", dest="kinds", type=listed, default=[], help="only these classes")
     parser.add_argument("--id", dest="ids", type=listed, default=[], help="only these entries")
     parser.add_argument("--jobs", type=int, default=3, help="worlds side by side")
@@ -79,7 +81,7 @@ def works(number, asked, order, turn, told):
     parent, cell = os.getppid(), None
     accepted = exceptions(asked.exceptions)
     try:
-        cell = Cell(number, asked.world, asked.server, ROOT / ".venv/bin/weed")
+        cell = WORLDS[asked.world](number, asked.server, ROOT / ".venv/bin/weed")
         attacker = Attacker(cell, codes(), asked.deadline_ms)
         told.put(("controls", controls.live(attacker)))
         while os.getppid() == parent:

@@ -1,5 +1,6 @@
 """One entry in one cell: sends it, watches everything else, and hands what was seen to the judge."""
 
+import json
 import os
 import threading
 import time
@@ -98,7 +99,7 @@ class Attacker:
     def sends(self, entry, writes, must):
         cell = self.cell
         role = "writer" if writes else "reader"
-        setup, sql = entry.statements(cell.names(role))
+        setup, sql = entry.statements(cell.names(role), cell.spelled)
         without = self.asks(sql, writes) if setup and must == "isolated" else None
         before, log_at = self.state, cell.front.log_bytes()
         heard, strangers = len(cell.listener.seen), self.strangers()
@@ -106,7 +107,7 @@ class Attacker:
         prepared = [self.asks(each, writes) for each in setup]
         if prepared:
             # A setup can cost the engine, and another one has another directory.
-            sql = entry.statements(cell.names(role))[1]
+            sql = entry.statements(cell.names(role), cell.spelled)[1]
         answer = self.asks(sql, writes)
         after_ms, after = self.recovers(writes)
         faults = neighbour.stop()
@@ -175,8 +176,8 @@ class Attacker:
     def looks(self):
         """What there is: of B and everybody else, of A, and in the folder that no engine has business in."""
         cell, own, foreign = self.cell, {}, {}
-        for key, state in cell.store.list(cell.a.bucket).items():
-            (own if key.startswith(f"{cell.a.prefix}/") else foreign)[key] = state
+        for key, state in cell.objects().items():
+            (own if key.startswith(cell.a.root()) else foreign)[key] = state
         for place, into in ((cell.a, own), (cell.b, foreign)):
             into["(catalog)"] = cell.catalog_state(place)
         outside = {}
@@ -195,14 +196,15 @@ class Attacker:
             return []
         lines = self.cell.ledger.read_text().splitlines()
         new, self.ledger_at = lines[self.ledger_at :], len(lines)
-        return [line[:200] for line in new if f"{self.cell.a.prefix}/" not in line]
+        named = ("{bucket}/{key}".format_map(json.loads(line)) for line in new)
+        return [name for name in named if not name.startswith(self.cell.a.root())]
 
     def knows(self):
         cell = self.cell
         return judge.Knowledge(
             marker=cell.marker,
             secrets=cell.secrets(),
-            others=[cell.b.prefix, *cell.others],
+            others=[cell.b.name, *cell.others],
             places={
                 "a folder of this machine": str(cell.home.path),
                 "the real catalog": cell.catalog.address,

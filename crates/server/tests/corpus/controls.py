@@ -65,7 +65,7 @@ def judged(codes):
         *(("typed", replace(fine, answer=Answer(fault=fault))) for fault in ("silent", "cut", "unreachable")),
         ("deadline", replace(fine, answer=replace(rows(1), ms=7_001))),
         ("must", replace(clean, answer=rows(1))),
-        ("must", replace(clean, answer=problem("engine_lost"))),
+        *(("must", replace(clean, answer=problem(code))) for code in ("engine_lost", "timeout", "out_of_memory", "tenant_busy")),
         ("must", replace(clean, must="ok")),
         ("must", replace(clean, must="isolated", answer=rows(1, fault="cut"))),
         ("effect", replace(clean, own=({}, {"w_a/x": "1"}))),
@@ -95,8 +95,7 @@ def live(attacker):
         ("a BLOB", "SELECT encode(secret) FROM lake.ns.t"),
         ("names", "SHOW ALL TABLES"),
         ("columns", f"DESCRIBE lake.ns_{cell.marker}.t"),
-        ("a file", f"SELECT content FROM read_text('{cell.b.url()}/files/x.txt')"),
-        ("file names", f"SELECT file FROM glob('{cell.b.url()}/files/*')"),
+        ("a file", f"SELECT secret FROM read_parquet('{cell.b.url()}/**/*.parquet')"),
         ("an error", "SELECT CAST(secret AS INTEGER) FROM lake.ns.t"),
     ):
         for shape in ("json", "arrow"):
@@ -122,11 +121,11 @@ def live(attacker):
         change()
         return bool(judge.changes(before, attacker.looks()[of]))
 
-    key = f"{cell.b.prefix}/files/planted"
+    key = cell.b.key("ns/t/metadata/planted.avro")
     found["an object of B's created"] = differs("foreign", lambda: cell.store.put(cell.b.bucket, key, b"1"))
     found["an object of B's changed"] = differs("foreign", lambda: cell.store.put(cell.b.bucket, key, b"2"))
     found["an object of B's deleted"] = differs("foreign", lambda: cell.store.delete(cell.b.bucket, key))
-    key = f"{cell.a.prefix}/files/planted"
+    key = cell.a.key("ns/t/metadata/planted.avro")
     found["an object of A's created"] = differs("own", lambda: cell.store.put(cell.a.bucket, key, b"1"))
     cell.store.delete(cell.a.bucket, key)
     found["a schema of B's created"] = differs("foreign", lambda: cell.opens(cell.b).create_namespace("planted"))

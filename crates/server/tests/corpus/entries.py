@@ -1,14 +1,9 @@
 """A corpus: statements that somebody could send, and what each must come to."""
 
 import json
-import re
 from dataclasses import dataclass
 
 MUSTS = ("deny", "error", "isolated", "ok")
-
-# The corpus writes these prefixes out where the spelling is the attack: `tenant_b`, `tenant',chr(95),'b`, `tenant\x5Fb`.
-SPELLED = re.compile(r"\btenant(?=_[ab]\b|',chr\(95\)|\\x5F)")
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -19,9 +14,10 @@ class Entry:
     setup: tuple
     statement: dict
 
-    def statements(self, names):
-        """The statements of the setup, and the one in question, with these names in place of the placeholders."""
-        return [filled(text, names) for text in self.setup], filled(self.text(), names)
+    def statements(self, names, spelled):
+        """The statements of the setup, and the one in question, with these names in place of the placeholders, and `spelled` for
+        names that are written out."""
+        return [spelled(filled(text, names)) for text in self.setup], spelled(filled(self.text(), names))
 
     def text(self):
         if "sql" in self.statement:
@@ -36,7 +32,7 @@ class Entry:
 def filled(text, names):
     for name, value in names.items():
         text = text.replace("{" + name + "}", value)
-    return SPELLED.sub(lambda _: names["PREFIX"], text) if "tenant" in text else text
+    return text
 
 
 def read(file):

@@ -67,8 +67,8 @@ def table(lake, name, word):
     return made
 
 
-def files(store, place, word):
-    """files/x.* below a place, and where the word may be a name, files that are called by it."""
+def files(word):
+    """x.*, and where the word may be a name, files that are called by it."""
     data = values(word)
     parquet, csv = io.BytesIO(), io.BytesIO()
     pyarrow.parquet.write_table(data.replace_schema_metadata({"note": word}), parquet)
@@ -81,8 +81,7 @@ def files(store, place, word):
     }
     if word.isalnum():
         found |= {f"{word}.parquet": parquet.getvalue(), f"{word}.txt": found["x.txt"]}
-    for name, content in found.items():
-        store.put(place.bucket, f"{place.prefix}/files/{name}", content)
+    return found
 
 
 def database(path, word):
@@ -109,13 +108,13 @@ def named_tables(lake, marker):
 
 
 class Poison:
-    """Tables of A's, each with metadata of its own making. `a` and `b` are the places of the two warehouses."""
+    """Tables of A's, each with metadata of its own making. `a` and `b` are the places of the two warehouses; `poisons` makes
+    given metadata that of a table."""
 
-    def __init__(self, lake, store, a, b, foreign, listener):
-        self.lake, self.store, self.a, self.b, self.listener = lake, store, a, b, listener
-        self.foreign = json.loads(self.get(foreign.metadata_location))
+    def __init__(self, lake, store, a, b, foreign, listener, poisons):
+        self.lake, self.store, self.a, self.b, self.listener, self.poisons = lake, store, a, b, listener, poisons
+        self.foreign = json.loads(foreign.metadata.model_dump_json())
         self.foreign_table = foreign
-        self.around = f"s3://{a.bucket}/{a.prefix}/../{b.prefix.rpartition('/')[2]}"
 
     def get(self, url):
         return self.store.get(*url.removeprefix("s3://").split("/", 1))
@@ -124,44 +123,49 @@ class Poison:
         self.store.put(*url.removeprefix("s3://").split("/", 1), data)
 
     def write(self):
-        lists = [each["manifest-list"] for each in self.foreign["snapshots"]]
-        self.points("p_loc", lists[-1], location=self.foreign["location"])
-        copied = self.own("list.avro")
-        self.put(copied, self.get(lists[-1]))
-        self.points("p_manifest", copied)
-        self.points("p_trav", self.detour(lists[-1]))
-        self.points("p_http", f"http://{self.listener}/list.avro")
+        foreign = self.foreign["snapshots"][-1]["manifest-list"]
         table(self.lake, "ns.p_vend", "of A, redirected")
-        self.points("p_data", self.forged(lambda path: path))
-        self.points("p_datatrav", self.forged(self.detour))
+        self.points("p_loc", lambda made: foreign, location=self.foreign["location"])
+        self.points("p_manifest", lambda made: self.copied(made, foreign))
+        self.points("p_trav", lambda made: self.detour(foreign))
+        self.points("p_http", lambda made: f"http://{self.listener}/list.avro")
+        self.points("p_data", lambda made: self.forged(made, lambda path: path))
+        self.points("p_datatrav", lambda made: self.forged(made, self.detour))
         self.spoilt("p_missing", None)
         self.spoilt("p_corrupt", 0.5)
 
-    def own(self, name):
-        return f"s3://{self.a.bucket}/{self.a.prefix}/hostile/{uuid.uuid4()}-{name}"
+    def own(self, made, name):
+        return f"{made.location()}/metadata/{uuid.uuid4()}-{name}"
+
+    def copied(self, made, url):
+        own = self.own(made, "list.avro")
+        self.put(own, self.get(url))
+        return own
 
     def detour(self, url):
-        return url.replace(f"s3://{self.b.bucket}/{self.b.prefix}", self.around, 1)
+        """B's by the way of A's: up from A's place, and down again."""
+        above, _, last = self.b.url().rpartition("/")
+        assert self.a.url().rpartition("/")[0] == above
+        return url.replace(self.b.url(), f"{self.a.url()}/../{last}", 1)
 
     def points(self, name, manifest_list, location=None):
         """A table with B's snapshots, the last of which has this manifest list."""
         made = self.lake.create_table(f"ns.{name}", schema("of A, poisoned"))
-        own = json.loads(self.get(made.metadata_location))
         forged = copy.deepcopy(self.foreign)
-        forged["table-uuid"] = own["table-uuid"]
-        forged["location"] = location or own["location"]
+        forged["table-uuid"] = str(made.metadata.table_uuid)
+        forged["location"] = location or made.location()
         forged["metadata-log"] = []
         forged["properties"] = {}
-        forged["snapshots"][-1]["manifest-list"] = manifest_list
+        forged["snapshots"][-1]["manifest-list"] = manifest_list(made)
         for each in forged["schemas"]:
             for field in each["fields"]:
                 field.pop("doc", None)
-        self.put(made.metadata_location, json.dumps(forged).encode())
+        self.poisons(made, forged)
 
-    def forged(self, path):
+    def forged(self, made, path):
         """A manifest list of A's, whose manifest, A's too, has B's data files at what `path` makes of their paths."""
         table, snapshot = self.foreign_table, self.foreign_table.current_snapshot()
-        manifest, list = self.own("manifest.avro"), self.own("list.avro")
+        manifest, list = self.own(made, "manifest.avro"), self.own(made, "list.avro")
         output = table.io.new_output
         entries = [entry for each in snapshot.manifests(table.io) for entry in each.fetch_manifest_entry(table.io)]
         with write_manifest(2, table.spec(), table.schema(), output(manifest), snapshot.snapshot_id, "null") as writer:

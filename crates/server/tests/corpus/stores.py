@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import http.client
+import json
 import os
 import time
 import xml.etree.ElementTree as xml
@@ -96,7 +97,18 @@ class S3:
             "s3.region": self.region,
         }
 
-    def ask(self, method, path, words=None, body=b""):
+    def table_bucket(self, name):
+        """Makes a bucket that is a warehouse of the store's own catalog (S3 Tables)."""
+        ends = time.monotonic() + 60
+        while True:
+            try:
+                return self.ask("PUT", "/buckets", body=json.dumps({"name": name}).encode(), service="s3tables")
+            except OSError:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(0.1)
+
+    def ask(self, method, path, words=None, body=b"", service="s3"):
         """A signed request (Signature Version 4); OSError where it is not answered with success."""
         host = urlsplit(self.endpoint).netloc
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -106,7 +118,7 @@ class S3:
         headers = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": now}
         signed = ";".join(headers)
         lines = [method, path, query, *(f"{k}:{v}" for k, v in headers.items()), "", signed, digest]
-        scope = f"{now[:8]}/{self.region}/s3/aws4_request"
+        scope = f"{now[:8]}/{self.region}/{service}/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
         key = f"AWS4{self.secret}".encode()
         for part in (*scope.split("/"), text):

@@ -131,8 +131,8 @@ class CatalogTap(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, upstream):
-        super().__init__((LOCALHOST, 0), Passing)
+    def __init__(self, upstream, handler=None):
+        super().__init__((LOCALHOST, 0), handler or Passing)
         self.watch = Watch()
         self.upstream = upstream
         self.address = "%s:%d" % self.server_address
@@ -161,7 +161,7 @@ class Passing(BaseHTTPRequestHandler):
         onward = http.client.HTTPConnection(*self.server.upstream, timeout=60)
         try:
             headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "content-length")}
-            onward.request(self.command, self.path, body or None, headers)
+            onward.request(self.command, self.onward(), body or None, headers)
             response = onward.getresponse()
             data = response.read()
         except (OSError, http.client.HTTPException):
@@ -169,17 +169,23 @@ class Passing(BaseHTTPRequestHandler):
             return
         finally:
             onward.close()
-        data = self.looked_at(response.status, data)
-        self.send_response(response.status)
-        for name, value in response.getheaders():
+        self.answers(response.status, response.getheaders(), self.looked_at(response.status, data))
+
+    def answers(self, status, headers, data):
+        self.send_response(status)
+        for name, value in headers:
             if name.lower() not in ("connection", "content-length", "transfer-encoding", "date", "server"):
                 self.send_header(name, value)
-        bodiless = self.command == "HEAD" or response.status in (204, 304)
+        bodiless = self.command == "HEAD" or status in (204, 304)
         if not bodiless:
             self.send_header("content-length", str(len(data)))
         self.end_headers()
         if not bodiless:
             self.wfile.write(data)
+
+    def onward(self):
+        """The path at the catalog itself."""
+        return self.path
 
     do_GET = do_POST = do_DELETE = do_HEAD = do_PUT = passes
 

@@ -1,10 +1,9 @@
-"""SeaweedFS as the store: one bucket, one key for all of it."""
+"""SeaweedFS: a store that checks signatures, with a catalog of its own."""
 
 import json
 import socket
 import time
 import urllib.request
-from contextlib import closing
 from pathlib import Path
 
 from processes import Process
@@ -12,6 +11,7 @@ from stores import S3
 
 KEY_ID = "bucketwidekeyid0001"
 SECRET = "bucketwidesecret-7c1f0d5be2"
+ADMIN = {"accessKey": "admin", "secretKey": "admin-secret"}
 PORTS = (
     "master.port",
     "master.port.grpc",
@@ -26,17 +26,14 @@ PORTS = (
 
 
 class Weed:
-    def __init__(self, program, home, bucket):
-        sockets = [closing(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
-        ports = dict(zip(PORTS, (each.thing.getsockname()[1] for each in sockets)))
+    def __init__(self, program, home, identities):
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
+        ports = {name: each.getsockname()[1] for name, each in zip(PORTS, sockets)}
         for each in sockets:
-            each.thing.close()
+            each.close()
         folder = home.folder("weed")
-        identities = {"identities": [
-            identity("admin", "admin", "admin-secret", ["Admin", "Read", "Write", "List"]),
-            identity("duck-server", KEY_ID, SECRET, [f"{right}:{bucket}" for right in ("Read", "Write", "List")]),
-        ]}
-        Path(folder, "identities.json").write_text(json.dumps(identities))
+        admin = {"name": "admin", "credentials": [ADMIN], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
+        Path(folder, "identities.json").write_text(json.dumps({"identities": [admin, *identities]}))
         self.process = Process(
             [
                 program, f"-logdir={folder}", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
@@ -47,17 +44,34 @@ class Weed:
             signal="KILL",
         )
         self.address = ("127.0.0.1", ports["s3.port"])
+        self.catalog = ("127.0.0.1", ports["s3.port.iceberg"])
         endpoint = "http://%s:%d" % self.address
         answers(f"{endpoint}/healthz")
-        S3(endpoint, "admin", "admin-secret").make(bucket)
+        self.admin = S3(endpoint, ADMIN["accessKey"], ADMIN["secretKey"])
         self.store = S3(endpoint, KEY_ID, SECRET)
+
+    def storage(self, address):
+        """What a server is told of the store, which is known to it by this address."""
+        return {
+            "kind": "s3",
+            "endpoint": f"http://{address}",
+            "allow_http": True,
+            "region": self.store.region,
+            "access_key_id": KEY_ID,
+            "secret_access_key": SECRET,
+        }
 
     def stop(self):
         self.process.stop()
 
 
-def identity(name, key_id, secret, actions):
-    return {"name": name, "credentials": [{"accessKey": key_id, "secretKey": secret}], "actions": actions}
+def identity(actions):
+    """Who the server is."""
+    return {"name": "duck-server", "credentials": [{"accessKey": KEY_ID, "secretKey": SECRET}], "actions": actions}
+
+
+def rights(actions, buckets):
+    return [f"{action}:{bucket}" for action in actions for bucket in buckets]
 
 
 def answers(url, wait_s=60):
