@@ -59,6 +59,7 @@ class Seaweed(Cell):
         """It keeps metadata to itself, so what is hostile is committed: the last snapshot, and where it takes that, the place."""
         path = f"{self.base(self.a)}/namespaces/ns/tables/{made.name()[-1]}"
         snapshot = {key: value for key, value in metadata["snapshots"][-1].items() if key != "parent-snapshot-id"}
+        snapshot["timestamp-ms"] = int(time.time() * 1000)
         points = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot["snapshot-id"]}
         updates = [{"action": "add-snapshot", "snapshot": snapshot}, points]
         self.asks_catalog("POST", path, {"requirements": [], "updates": updates})
