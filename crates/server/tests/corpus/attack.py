@@ -84,7 +84,9 @@ class Attacker:
     def warmed(self):
         """Both organisations have asked once, so that nobody's first time falls into a run."""
         for who, writes in (("a", False), ("a", True), ("b", False)):
-            self.cell.asks(who, "SELECT count(*) FROM lake.ns.t", writes)
+            answer = self.cell.asks(who, "SELECT count(*) FROM lake.ns.t", writes)
+            if answer.status != 200:
+                raise RuntimeError(f"{who}'s first query: {answer.status} {answer.fault or ''} {answer.text()[:300]}")
 
     def attacks(self, entry, must=None):
         """The runs of an entry: as a reader, and where it makes a difference as a writer."""

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from taps import Listener, StoreTap
 LOG_LEVEL = "debug,hyper_util=info"
 # The name that a session gives its one secret. The catalog's token stands in ATTACH and has none.
 SESSION_SECRET = "storage"
+WITHOUT_LANDLOCK = Path(__file__).resolve().parent.parent / "it/without_landlock.py"
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Place:
 class Cell:
     """What all worlds have in common. A world's own are `begins`, `founds`, `base`, `opens`, `poisons`, `taps` and `told`."""
 
-    def __init__(self, number, server, weed):
-        self.number, self.server, self.weed_program = number, Path(server).resolve(), weed
+    def __init__(self, number, server, weed, landlock=True):
+        self.number, self.server, self.weed_program, self.landlock = number, Path(server).resolve(), weed, landlock
         self.marker = f"mark{secrets.token_hex(8)}b"
         self.home = Home()
         self.stops = []
@@ -112,7 +114,9 @@ class Cell:
         hostile.Poison(lake, self.store, self.a, self.b, self.foreign, self.listener.address, self.poisons).write()
 
     def has_files(self, place, word, table):
-        put = lambda name, data: self.store.put(place.bucket, place.key(f"files/{name}"), data)
+        def put(name, data):
+            self.store.put(place.bucket, place.key(f"files/{name}"), data)
+
         for name, data in hostile.files(word).items():
             put(name, data)
         put("x.duckdb", hostile.database(self.home.path / f"{place.name}.duckdb", word))
@@ -131,6 +135,8 @@ class Cell:
         self.ledger = self.home.path / "deletes.jsonl"
         settings = self.told() | {"listen": "127.0.0.1:0", "runtime_dir": str(self.runtime)}
         settings["storage"]["ledger_path"] = str(self.ledger)
+        if not self.landlock:
+            settings["worker"] = {"sandbox": "best-effort"}
         lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if not isinstance(value, dict)]
         for section, values in settings.items():
             if isinstance(values, dict):
@@ -142,6 +148,8 @@ class Cell:
     def serves(self):
         """Starts the server under attack."""
         command = [self.server, "serve", "--config", self.config, "--log-level", LOG_LEVEL]
+        if not self.landlock:
+            command = [sys.executable, WITHOUT_LANDLOCK, *command]
         self.front = Process(command, self.home.path / "front.log")
         self.catalog.watch.front = self.store_tap.watch.front = self.front.pid
         self.url = "http://" + re.search(r"address=(\S+)", self.front.logs(" ready address="))[1]

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import socket
 import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -88,11 +87,3 @@ def read(connection, answer, ends):
             raise http.client.IncompleteRead(b"")
     finally:
         answer.body = b"".join(pieces)
-
-
-def reachable(address):
-    try:
-        socket.create_connection(address, 1).close()
-    except OSError:
-        return False
-    return True

@@ -69,5 +69,5 @@ def table(report):
             role = "writer" if run["writes"] else "reader"
             lines += [f"FAIL {each['id']} ({role}): {violation[:300]}" for violation in run["violations"]]
     passed = len(report["entries"]) - len(report["failed"])
-    lines.append(f"{passed} of {len(report['entries'])} entries pass, in {report['seconds']} s; world: {report['world']}")
+    lines.append(f"{passed} of {len(report['entries'])} entries pass, in {report['seconds']} s; world: {report['world']}{'' if report['landlock'] else ', without Landlock'}")
     return "\n".join(lines)

@@ -59,9 +59,9 @@ class S3:
                 words["continuation-token"] = token
             page = xml.fromstring(self.ask("GET", f"/{bucket}", words))
             space = page.tag[: page.tag.index("}") + 1] if "}" in page.tag else ""
-            for object in page.iter(f"{space}Contents"):
-                of = lambda name: object.findtext(f"{space}{name}", "")
-                found[of("Key")] = f"{of('Size')} {of('ETag')} {of('LastModified')}"
+            for each in page.iter(f"{space}Contents"):
+                key, *state = (each.findtext(f"{space}{name}", "") for name in ("Key", "Size", "ETag", "LastModified"))
+                found[key] = " ".join(state)
             token = page.findtext(f"{space}NextContinuationToken")
             if not token:
                 return found
