@@ -19,6 +19,10 @@ check:
 ci:
     ./.ci/run
 
+# A file of attacks against a running server (docs/corpus.md): --corpus FILE --report FILE …
+corpus *arguments:
+    ./scripts/corpus {{ arguments }}
+
 # The measurements of docs/performance.md
 bench *arguments:
     ./scripts/bench.sh {{ arguments }}
