@@ -139,7 +139,7 @@ fn lockdown(spec: &Spec) -> Vec<String> {
 
 /// What DuckDB must not do, now that it is locked down, or this worker never serves.
 fn test_session(connection: &Connection, cell: &Cell, spec: &Spec) -> Result<(), Failure> {
-    let foreign = format!("s3://{}/{}-other/probe.txt", spec.bucket, spec.prefix.trim_end_matches('/'));
+    let foreign = beside(spec);
     let port = format!("http://127.0.0.1:{}/probe.txt", cell.forbidden_port);
     for (what, target) in [
         ("a local file", "/etc/passwd"),
@@ -182,10 +182,38 @@ fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A place that begins like the warehouse's, and is not in it.
+fn beside(spec: &Spec) -> String {
+    format!("{}-other/probe.txt", place(spec).trim_end_matches('/'))
+}
+
 fn place(spec: &Spec) -> String {
     format!("s3://{}/{}", spec.bucket, spec.prefix)
 }
 
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_beside_is_outside_with_a_prefix_and_with_a_bucket_of_its_own() {
+        for prefix in ["", "w_a/", "x/w_a/"] {
+            let text = |text: &str| text.to_owned();
+            let spec = Spec {
+                role: Role::Reader,
+                warehouse: text("w_a"),
+                bearer: text("b"),
+                access_key_id: text("k"),
+                secret_access_key: text("s"),
+                bucket: text("lakehouse"),
+                prefix: text(prefix),
+                default_schema: text("datasets"),
+            };
+            assert!(!beside(&spec).starts_with(&place(&spec)), "{}", beside(&spec));
+        }
+    }
 }
