@@ -45,7 +45,8 @@ async fn a_branch_does_not_change_what_the_table_is() {
     let set = |name: &str, snapshot: &Value| json!({"action": "set-snapshot-ref", "ref-name": name, "type": "branch", "snapshot-id": snapshot});
     // The newest snapshot belongs to a branch now; main is the one before.
     let body = json!({"requirements": [], "updates": [set("dev", &id(1)), set("main", &id(0))]});
-    let ask = world.http.post(format!("{}{path}", world.catalog_url)).bearer_auth(world.catalog_token().await);
+    let ask =
+        world.http.post(format!("{}{path}", world.catalog_url)).bearer_auth(world.catalog_token().await);
     let answer = ask.json(&body).send().await.unwrap();
     assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
     assert_eq!(acme.rows("SELECT n FROM datasets.branched").await, json!([[1]]));
@@ -68,7 +69,10 @@ async fn after_a_conflict_the_same_statement_works() {
         panic!("{n} never got in");
     };
     futures::future::join_all((0..6).map(insert)).await;
-    assert_eq!(acme.rows("SELECT count(DISTINCT n), count(*) FROM datasets.contended").await, json!([[6, 6]]));
+    assert_eq!(
+        acme.rows("SELECT count(DISTINCT n), count(*) FROM datasets.contended").await,
+        json!([[6, 6]])
+    );
 }
 
 #[tokio::test]
@@ -91,7 +95,9 @@ async fn the_number_of_secrets_does_not_grow_with_queries() {
 #[tokio::test]
 async fn the_words_of_an_error_decide_nothing() {
     let world = shared().await;
-    for words in ["INTERNAL Error: x", "FATAL Error: x", "Out of Memory Error: x", "HTTP 404", "Permission Error"] {
+    for words in
+        ["INTERNAL Error: x", "FATAL Error: x", "Out of Memory Error: x", "HTTP 404", "Permission Error"]
+    {
         let problem = world.acme.problem(&json!({"sql": format!("SELECT error('{words}')")})).await;
         assert_eq!(problem.code, Code::SqlRuntime, "{words}");
     }

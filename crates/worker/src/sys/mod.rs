@@ -4,4 +4,5 @@
 
 pub(crate) mod duckdb;
 pub(crate) mod process;
+mod rows;
 mod types;
