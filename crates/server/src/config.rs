@@ -99,11 +99,12 @@ pub struct Faults(pub Vec<String>);
 impl Config {
     /// Reads the file, if one is named, and the environment over it.
     pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
-        let written = match file {
-            None => Table::new(),
-            Some(path) => read(path)?,
-        };
-        Config::of(written)
+        Config::of(Config::written(file)?)
+    }
+
+    /// What stands in the file, if one is named, and nothing else.
+    pub fn written(file: Option<&Path>) -> Result<Table, Faults> {
+        file.map_or_else(|| Ok(Table::new()), read)
     }
 
     /// From a table as a file would hold it, and the environment over it.

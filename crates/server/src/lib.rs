@@ -16,6 +16,7 @@ pub mod config;
 pub mod dev;
 pub mod fault;
 pub mod journey;
+pub mod loadtest;
 pub mod places;
 pub mod secret;
 pub mod server;

@@ -8,10 +8,11 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use duck_server::auth::{Auth, is_workspace_id};
 use duck_server::config::Config;
-use duck_server::dev;
 use duck_server::doors::storage;
 use duck_server::server::Server;
+use duck_server::{dev, loadtest};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
@@ -25,9 +26,10 @@ struct Arguments {
     /// How the log on standard error looks.
     #[arg(long, global = true, value_enum, default_value = "text")]
     log: Log,
-    /// What is logged: a level, or `tracing` directives such as `info,duck_server::pool=debug`.
-    #[arg(long, global = true, default_value = "info")]
-    log_level: String,
+    /// What is logged: a level, or `tracing` directives such as `info,duck_server::pool=debug`. Without it `info`, and `warn` for
+    /// `loadtest`.
+    #[arg(long, global = true)]
+    log_level: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -80,6 +82,8 @@ enum Command {
         #[command(flatten)]
         file: File,
     },
+    /// Find out how many warehouses this machine holds, and what to set `pool.workers_max` to.
+    Loadtest(Box<loadtest::Options>),
 }
 
 #[derive(clap::Args)]
@@ -97,7 +101,9 @@ impl File {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    start_log(arguments.log, &arguments.log_level);
+    // A line for every query would be a part of what is measured.
+    let level = if matches!(arguments.command, Command::Loadtest(_)) { "warn" } else { "info" };
+    start_log(arguments.log, arguments.log_level.as_deref().unwrap_or(level));
     match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -132,6 +138,7 @@ fn run(command: Command) -> Result<(), Failed> {
             say(&minted.ok_or("no auth.jwt_secret is configured, so no token can be minted")?)
         }
         Command::Check { file } => say(toml::to_string(&file.load()?)?.trim_end()),
+        Command::Loadtest(options) => runtime.block_on(try_load(&options)),
     }
 }
 
@@ -152,13 +159,31 @@ async fn develop(dir: &Path, port: u16, json: bool) -> Result<(), Failed> {
 }
 
 async fn until_told_to_stop(mut server: Server) -> Result<(), Failed> {
+    tokio::select! {
+        told = told_to_stop() => told?,
+        () = server.ended() => return Err("the server has ended by itself".into()),
+    }
+    server.stop().await;
+    Ok(())
+}
+
+async fn try_load(options: &loadtest::Options) -> Result<(), Failed> {
+    let stop = CancellationToken::new();
+    let mut test = std::pin::pin!(loadtest::run(options, &stop));
+    tokio::select! {
+        outcome = &mut test => return outcome,
+        told = told_to_stop() => told?,
+    }
+    stop.cancel();
+    test.await
+}
+
+async fn told_to_stop() -> Result<(), Failed> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
-        () = server.ended() => return Err("the server has ended by itself".into()),
     }
-    server.stop().await;
     Ok(())
 }
 

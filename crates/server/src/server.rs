@@ -168,6 +168,11 @@ impl Server {
         tracing::info!("stopped");
     }
 
+    /// Its workers.
+    pub fn pool(&self) -> &Pool {
+        &self.service.journey.pool
+    }
+
     /// Completes when the API has ended by itself, which is a fault.
     pub async fn ended(&mut self) {
         let _ = (&mut self.api).await;

@@ -1,11 +1,16 @@
-//! Two organisations' first tables, made through the front door like anybody's.
+//! First tables, made through the front door like anybody's.
+
+use std::time::Duration;
 
 use serde_json::json;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Table and the query that makes its rows. The same name holds other things in each organisation.
-type Seed = (&'static str, &'static str);
+/// For one statement.
+const STATEMENT_MAX: Duration = Duration::from_mins(1);
+
+/// Table and the query that makes its rows.
+pub(crate) type Seed = (&'static str, &'static str);
 
 const ACME: &[Seed] = &[
     (
@@ -44,9 +49,14 @@ const GLOBEX: &[Seed] = &[
     ),
 ];
 
+/// The tables of one of the two organisations. The same name holds other things in each.
+pub(super) fn of(workspace: &str) -> &'static [Seed] {
+    if workspace == "acme" { ACME } else { GLOBEX }
+}
+
 /// Makes what is not there yet.
-pub(super) async fn sow(url: &str, workspace: &str, token: &str) -> Result<(), Failed> {
-    let client = reqwest::Client::builder().no_proxy().build()?;
+pub(super) async fn sow(url: &str, workspace: &str, token: &str, seeds: &[Seed]) -> Result<(), Failed> {
+    let client = reqwest::Client::builder().no_proxy().timeout(STATEMENT_MAX).build()?;
     let run = async |sql: String| -> Result<(), Failed> {
         let body = json!({"sql": sql, "format": "json", "allow_writes": true});
         let answer = client.post(format!("{url}/query")).bearer_auth(token).json(&body).send().await?;
@@ -57,7 +67,7 @@ pub(super) async fn sow(url: &str, workspace: &str, token: &str) -> Result<(), F
     };
     let tables = client.get(format!("{url}/tables")).bearer_auth(token).send().await?.text().await?;
     run("CREATE SCHEMA IF NOT EXISTS lake.datasets".to_owned()).await?;
-    for (table, rows) in if workspace == "acme" { ACME } else { GLOBEX } {
+    for (table, rows) in seeds {
         if !tables.contains(&format!("\"{table}\"")) {
             run(format!("CREATE TABLE lake.datasets.{table} AS {rows}")).await?;
         }

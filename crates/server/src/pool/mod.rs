@@ -175,6 +175,11 @@ impl Pool {
         self.0.state().gauges(Instant::now())
     }
 
+    /// The processes of the workers that are ready.
+    pub fn pids(&self) -> Vec<i32> {
+        self.0.state().ready(Instant::now()).into_iter().map(|(_, _, worker, _)| worker.pid).collect()
+    }
+
     /// Processes that wait for a warehouse.
     pub fn spares(&self) -> usize {
         self.0.spares.count()

@@ -13,6 +13,7 @@ mod containment;
 mod datasets;
 mod faults;
 mod isolation;
+mod loadtest;
 mod lossy;
 mod organisations;
 mod pool;
