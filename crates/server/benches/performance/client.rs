@@ -25,6 +25,18 @@ pub(crate) fn query(token: &str, body: &Value) -> Vec<u8> {
     .into_bytes()
 }
 
+/// The same under an id of the client's own.
+pub(crate) fn named_query(token: &str, id: &str, body: &Value) -> Vec<u8> {
+    let plain = String::from_utf8_lossy(&query(token, body)).into_owned();
+    plain.replacen("\r\n", &format!("\r\nx-request-id: {id}\r\n"), 1).into_bytes()
+}
+
+/// `DELETE /queries/{id}`, ready to send.
+pub(crate) fn cancel(token: &str, id: &str) -> Vec<u8> {
+    format!("DELETE /queries/{id} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\r\n")
+        .into_bytes()
+}
+
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Result<Client, Failed> {
         let stream = TcpStream::connect(address).await?;

@@ -1,6 +1,6 @@
 //! What a query costs: real processes, real sockets, one Markdown table a part.
 //!
-//! `cargo bench -p duck-server --bench performance -- [cold|memory|churn|fair|small|stream|all]`. It needs `duck-worker` and the example
+//! `cargo bench -p duck-server --bench performance -- [cold|memory|churn|fair|stop|small|stream|all]`. It needs `duck-worker` and the example
 //! `in_process` of the same build (`scripts/bench.sh` makes both), and `.venv` for the parts that compare with bare DuckDB.
 //! Everything it starts ends with it. `docs/performance.md` holds the figures and how to read them.
 
@@ -14,6 +14,7 @@ mod cold;
 mod fair;
 mod memory;
 mod small;
+mod stop;
 mod stream;
 mod table;
 mod usage;
@@ -41,6 +42,9 @@ async fn main() -> Result<(), Failed> {
     }
     if asked("fair") {
         fair::measure().await?;
+    }
+    if asked("stop") {
+        stop::measure().await?;
     }
     if asked("small") {
         small::measure().await?;
