@@ -37,7 +37,7 @@ codes! {
     InvalidRequest = "invalid_request", 400;
     /// The body is larger than the server reads.
     RequestTooLarge = "request_too_large", 413;
-    /// No such route.
+    /// No such route, or nothing of that name that the caller may see.
     NotFound = "not_found", 404;
     /// The route exists, but not with this method.
     MethodNotAllowed = "method_not_allowed", 405;
@@ -86,9 +86,20 @@ codes! {
     /// The catalog never said whether the change was made.
     CommitUnknown = "commit_unknown", 502;
 
-    /// Too many requests of this workspace are running or waiting.
+    /// The result was asked for, and the statement has not ended yet.
+    StatementRunning = "statement_running", 409;
+    /// A statement was sent with the `request_id` of another one that is kept, which was not the same.
+    RequestIdReused = "request_id_reused", 409;
+    /// The statement was removed, or its time has passed: it and its result are not kept any more.
+    StatementGone = "statement_gone", 410;
+    /// The answer is larger than a kept result may be.
+    ResultTooLarge = "result_too_large", 422;
+    /// The statement ran, and there was no room to keep its answer: the workspace's share, the server's, or the disk is used up.
+    ResultNotKept = "result_not_kept", 507;
+
+    /// Too many requests of this workspace are running or waiting, or too many of its statements are kept.
     TenantBusy = "tenant_busy", 429;
-    /// The server runs as much as it may.
+    /// The server runs, or keeps, as much as it may.
     ServerBusy = "server_busy", 503;
     /// The server is shutting down; the statement was not started.
     Draining = "draining", 503;

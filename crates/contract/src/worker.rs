@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Code, Format, Params};
 
+/// Trailer of an answer that failed after its first bytes, in place of the counts: a [`Failure`].
+pub const FAILURE_TRAILER: &str = "x-failure";
+
 /// What a worker may do. It is decided at the doors; the worker is only told so that it can say it more kindly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

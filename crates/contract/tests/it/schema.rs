@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use duck_contract::query::{JsonAnswer, TablesAnswer};
-use duck_contract::{Code, Problem, QueryRequest};
+use duck_contract::statements::{StatementAnswer, StatementsAnswer};
+use duck_contract::{Code, Problem, QueryRequest, StatementRequest};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -14,6 +15,9 @@ fn generated() -> String {
     generator.subschema_for::<QueryRequest>();
     generator.subschema_for::<JsonAnswer>();
     generator.subschema_for::<TablesAnswer>();
+    generator.subschema_for::<StatementRequest>();
+    generator.subschema_for::<StatementAnswer>();
+    generator.subschema_for::<StatementsAnswer>();
     generator.subschema_for::<Problem>();
     let mut types = generator.take_definitions(true);
     let statuses: Map<String, Value> =

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The order in which modules of `crates/server/src` may know each other: each names only those before it. The doors come
 /// first because they know no stage; then the journey's stages; then what conducts them; last what uses a whole server.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     "doors",
     "auth",
     "governance",
@@ -15,6 +15,7 @@ const ORDER: [&str; 14] = [
     "places",
     "query",
     "results",
+    "statements",
     "journey",
     "api",
     "config",
