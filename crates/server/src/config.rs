@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::doors::{catalog, storage};
-use crate::{auth, journey, limits, places, pool};
+use crate::{auth, journey, limits, places, pool, statements};
 
 /// Environment variable → setting. The names are those that the platform uses already; they win over the file.
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -63,6 +63,8 @@ pub struct Config {
     pub worker: pool::WorkerSettings,
     /// Ceilings of a query.
     pub query: journey::Settings,
+    /// Statements whose answers are kept.
+    pub statements: statements::Settings,
 }
 
 #[derive(Debug, Deserialize)]
@@ -130,11 +132,16 @@ impl Config {
         let mut pool = section::<pool::Settings>(&mut written, "pool", &mut faults);
         let mut worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
         let query = section::<journey::Settings>(&mut written, "query", &mut faults);
+        let mut statements = section::<statements::Settings>(&mut written, "statements", &mut faults);
         let top = parse::<Top>(Value::Table(written), "", &mut faults);
         let listen = top.as_ref().map(Top::address);
+        let folder = top.as_ref().and_then(|top| top.runtime_dir.clone());
+        let machine = pool::Machine::this(&folder.unwrap_or_else(std::env::temp_dir));
         if let (Some(pool), Some(worker)) = (&mut pool, &mut worker) {
-            let folder = top.as_ref().and_then(|top| top.runtime_dir.clone());
-            pool.fill(worker, pool::Machine::this(&folder.unwrap_or_else(std::env::temp_dir)));
+            pool.fill(worker, machine);
+        }
+        if let Some(statements) = &mut statements {
+            statements.fill(machine.disk_mb);
         }
         // What could be read is checked, too, so that nobody has to mend one fault to see the next.
         let of = |found: Option<Vec<String>>| found.unwrap_or_default();
@@ -146,6 +153,7 @@ impl Config {
         faults.extend(of(limits.as_ref().map(limits::Settings::faults)));
         faults.extend(of(pool.as_ref().zip(worker.as_ref()).map(|(pool, worker)| pool.faults(worker))));
         faults.extend(of(worker.as_ref().map(pool::WorkerSettings::faults)));
+        faults.extend(of(statements.as_ref().map(statements::Settings::faults)));
         let (Some(auth), Some(warehouse), Some(catalog), Some(storage)) = (auth, warehouse, catalog, storage)
         else {
             return Err(Faults(faults));
@@ -153,7 +161,8 @@ impl Config {
         let (Some(limits), Some(pool), Some(worker), Some(query)) = (limits, pool, worker, query) else {
             return Err(Faults(faults));
         };
-        let (Some(top), Some(listen), true) = (top, listen, faults.is_empty()) else {
+        let (Some(statements), Some(top), Some(listen), true) = (statements, top, listen, faults.is_empty())
+        else {
             return Err(Faults(faults));
         };
         Ok(Config {
@@ -171,6 +180,7 @@ impl Config {
             pool,
             worker,
             query,
+            statements,
         })
     }
 }

@@ -1,9 +1,10 @@
 //! A query's journey, aloud.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use duck_contract::worker::Statement;
-use duck_contract::{Code, QueryRequest};
+use duck_contract::{QueryRequest, StatementRequest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -13,6 +14,7 @@ use crate::governance::{Governance, Permit, Wish};
 use crate::limits::Limits;
 use crate::pool::Pool;
 use crate::query::{self, Answer, Entry, Failed, Register};
+use crate::statements::{Statements, Submitted};
 
 /// Ceilings of one query.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -44,6 +46,8 @@ pub struct Journey {
     pub pool: Pool,
     /// What is here now.
     pub register: Register,
+    /// What was sent to be kept.
+    pub statements: Statements,
     /// Ceilings.
     pub settings: Settings,
 }
@@ -58,19 +62,55 @@ impl Journey {
         ask: QueryRequest,
     ) -> Result<Answer, Fault> {
         let deadline = self.deadline(ask.timeout_ms);
+        let permit = self.permit(authorization, &ask)?;
+        let entry = self.register.enter(&permit, id)?;
+        self.answer(entry, permit, self.statement(id, watched, ask), deadline).await
+    }
+
+    /// Verify, govern, and the rest without whoever asks: the id under which the answer will be kept.
+    pub fn submit(
+        self: &Arc<Self>,
+        authorization: Option<&str>,
+        sent_by: &str,
+        ask: StatementRequest,
+    ) -> Result<String, Fault> {
+        let deadline = self.deadline(ask.query.timeout_ms);
+        let permit = self.permit(authorization, &ask.query)?;
+        let pending = match self.statements.submit(&permit, sent_by, &ask)? {
+            Submitted::Known(id) => return Ok(id),
+            Submitted::New(pending) => pending,
+        };
+        let (journey, id) = (self.clone(), pending.id().to_owned());
+        let entry = self.register.enter(&permit, &id)?;
+        let statement = self.statement(&id, true, ask.query);
+        pending.keep(async move { journey.answer(entry, permit, statement, deadline).await });
+        Ok(id)
+    }
+
+    fn permit(&self, authorization: Option<&str>, ask: &QueryRequest) -> Result<Permit, Fault> {
         let caller = self.auth.verify(authorization)?;
-        let permit = self.governance.permit(&caller, wish(&ask))?;
+        let permit = self.governance.permit(&caller, wish(ask))?;
         tracing::info!(
             warehouse = permit.warehouse.name(),
             subject = caller.subject(),
             role = permit.role.as_str(),
             "admitted"
         );
-        let entry = self.register.enter(&permit, id)?;
-        let (stopped, statement) = (entry.stopped(), self.statement(id, watched, ask));
+        Ok(permit)
+    }
+
+    /// Admit, lease, run, unless somebody stops it.
+    async fn answer(
+        &self,
+        entry: Entry,
+        permit: Permit,
+        statement: Statement,
+        deadline: Instant,
+    ) -> Result<Answer, Fault> {
+        let stopped = entry.stopped();
         tokio::select! {
             answer = self.proceed(entry, &permit, &statement, deadline) => answer,
-            () = stopped => Err(Fault::new(Code::Cancelled, "The statement was cancelled.")),
+            () = stopped => Err(query::cancelled()),
         }
     }
 

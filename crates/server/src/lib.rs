@@ -9,6 +9,7 @@ pub mod limits;
 pub mod pool;
 pub mod query;
 pub mod results;
+pub mod statements;
 
 pub mod doors;
 

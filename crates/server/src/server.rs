@@ -22,6 +22,7 @@ use crate::limits::Limits;
 use crate::places::Configured;
 use crate::pool::{self, Forge, Pool, Ports};
 use crate::query::Register;
+use crate::statements::Statements;
 
 /// How much longer a worker waits for the catalog door than the door takes to settle a change. It must: DuckDB deletes the
 /// data files of a commit that it has given up.
@@ -112,14 +113,17 @@ impl Server {
             storage: storage_kind(config.storage.kind),
             default_schema: config.warehouse.default_schema.clone(),
         };
-        let journey = Journey {
+        let statements = Statements::open(config.statements, runtime.path.join("statements"))
+            .map_err(step("make the statements' folder"))?;
+        let journey = Arc::new(Journey {
             auth: Auth::new(config.auth),
             governance: Governance::new(config.warehouse.prefix),
             limits: Limits::new(config.limits),
             pool,
             register: Register::default(),
+            statements,
             settings: config.query,
-        };
+        });
         let service = Arc::new(Service {
             journey,
             upstream,
@@ -149,14 +153,17 @@ impl Server {
         self.service.drain();
         tokio::time::sleep(self.grace).await;
         self.stop_api.cancel();
-        let mut api = self.api;
-        if tokio::time::timeout(self.drain, &mut api).await.is_err() {
+        let (mut api, statements) = (self.api, &self.service.journey.statements);
+        // What nobody can fetch any more may still be a change that somebody wants made.
+        let finished = async { tokio::join!(&mut api, statements.idle()) };
+        if tokio::time::timeout(self.drain, finished).await.is_err() {
             tracing::warn!("the drain time is over: statements that still ran are ended");
             self.service.journey.register.stop_all();
-            if tokio::time::timeout(LAST_ANSWERS, &mut api).await.is_err() {
+            if !api.is_finished() && tokio::time::timeout(LAST_ANSWERS, &mut api).await.is_err() {
                 api.abort();
             }
         }
+        statements.close().await;
         self.service.journey.pool.drain();
         self.stop_doors.cancel();
         // A door closes when its changes are settled, and each of those has its own deadline.

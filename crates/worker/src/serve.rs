@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
-use duck_contract::worker::{Failure, Statement};
+use duck_contract::worker::{FAILURE_TRAILER, Failure, Statement};
 use duck_contract::{Code, Format};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TRAILER};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TRAILER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -38,6 +38,9 @@ use crate::threads::Threads;
 const ALONE: Duration = Duration::from_millis(20);
 /// A statement that goes on for longer lets everybody else's work go first, its own tenant's short statements included.
 const SHORT: Duration = Duration::from_secs(1);
+
+/// Of each text of a failure that is told in a trailer: both are read within hyper's 16 KiB, were every byte escaped.
+const TRAILER_TEXT_BYTES_MAX: usize = 1 << 10;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
 
@@ -150,7 +153,7 @@ async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<An
         Head::Streamed => {
             let mut answer = Response::new(Stream { pieces, stop, ended: false }.boxed_unsync());
             set_type(&mut answer, format);
-            let names = HeaderValue::from_static("x-row-count, x-truncated");
+            let names = HeaderValue::from_static("x-row-count, x-truncated, x-failure");
             answer.headers_mut().insert(TRAILER, names);
             answer
         }
@@ -201,6 +204,14 @@ fn count(headers: &mut HeaderMap, outcome: Outcome) {
         .insert(TRUNCATED_HEADER, HeaderValue::from_static(if outcome.truncated { "true" } else { "false" }));
 }
 
+/// A failure as a trailer's value: JSON has no line break, and trailers are not read beyond some size.
+fn trailer(mut failure: Failure) -> Option<HeaderValue> {
+    for text in [&mut failure.message, &mut failure.detail] {
+        text.truncate(text.floor_char_boundary(TRAILER_TEXT_BYTES_MAX));
+    }
+    HeaderValue::from_bytes(&serde_json::to_vec(&failure).ok()?).ok()
+}
+
 /// Stops the statement when whoever waits for it is gone.
 struct StopOnDrop(Option<Arc<Running>>);
 
@@ -245,7 +256,15 @@ impl Body for Stream {
                 count(&mut trailers, outcome);
                 Ok(Frame::trailers(trailers))
             }
-            Some(Piece::Broken) | None => {
+            Some(Piece::Failed(failure)) => {
+                self.ended = true;
+                self.stop.0 = None;
+                let name = HeaderName::from_static(FAILURE_TRAILER);
+                trailer(failure)
+                    .map(|value| Frame::trailers(HeaderMap::from_iter([(name, value)])))
+                    .ok_or(Broken)
+            }
+            None => {
                 self.ended = true;
                 Err(Broken)
             }

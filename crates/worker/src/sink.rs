@@ -31,8 +31,8 @@ pub(crate) enum Piece {
     Data(Bytes),
     /// The last one.
     End(Outcome),
-    /// There is no good end.
-    Broken,
+    /// There is no good end, and this is why.
+    Failed(Failure),
 }
 
 /// The writing side.
@@ -76,7 +76,7 @@ impl Sink {
         self.pieces.blocking_send(Piece::Data(data)).map_err(|_| gone())
     }
 
-    /// Ends the answer, well or not. A failure after the first byte is a break, never an end.
+    /// Ends the answer, well or not. A failure after the first byte is told in place of an end.
     pub(crate) fn end(mut self, result: Result<Outcome, Failure>) {
         // The client may have gone; then nobody is to be told.
         match (self.head.take(), result) {
@@ -87,18 +87,9 @@ impl Sink {
                     drop(self.pieces.blocking_send(Piece::End(outcome)));
                 }
             }
-            (None, Err(failure)) => {
-                complain(&failure);
-                drop(self.pieces.blocking_send(Piece::Broken));
-            }
+            (None, Err(failure)) => drop(self.pieces.blocking_send(Piece::Failed(failure))),
         }
     }
-}
-
-/// The front reads standard error for the reason of a break.
-#[allow(clippy::print_stderr)]
-fn complain(failure: &Failure) {
-    eprintln!("statement broke off: {} {}", failure.code, failure.detail);
 }
 
 fn gone() -> Failure {

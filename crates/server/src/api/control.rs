@@ -43,6 +43,20 @@ pub(super) async fn queries(
     }
 }
 
+/// The warehouse whose statements the caller may see and stop; none for a trusted back end, who may do that with anybody's.
+pub(super) fn whose(service: &Service, headers: &HeaderMap) -> Result<Option<String>, Fault> {
+    let journey = &service.journey;
+    Ok(match journey.auth.verify(authorization(headers))?.scope() {
+        Scope::Workspace(workspace) => Some(journey.governance.name_of(workspace)),
+        Scope::Any => None,
+    })
+}
+
+/// How long a cancellation is waited for.
+pub(super) fn patience(service: &Service) -> Duration {
+    Duration::from_millis(service.journey.settings.grace_ms) + PATIENCE
+}
+
 /// Stops a statement of the caller's; a trusted back end may stop anybody's.
 pub(super) async fn cancel(
     State(service): State<Arc<Service>>,
@@ -52,13 +66,8 @@ pub(super) async fn cancel(
 ) -> Response {
     let stop = async {
         let journey = &service.journey;
-        let caller = journey.auth.verify(authorization(&headers))?;
-        let warehouse = match caller.scope() {
-            Scope::Workspace(workspace) => Some(journey.governance.name_of(workspace)),
-            Scope::Any => None,
-        };
-        let patience = Duration::from_millis(journey.settings.grace_ms) + PATIENCE;
-        let gone = journey.register.stop(warehouse.as_deref(), &victim, patience).await;
+        let warehouse = whose(&service, &headers)?;
+        let gone = journey.register.stop(warehouse.as_deref(), &victim, patience(&service)).await;
         let gone = gone.ok_or_else(|| Fault::new(Code::NotFound, "No statement of that id is running."))?;
         let state = if gone { "cancelled" } else { "stopping" };
         Ok(json!({"request_id": victim, "state": state}))
@@ -102,6 +111,7 @@ pub(super) async fn status(
             "limits": journey.limits.gauges(),
             "pool": journey.pool.gauges(),
             "spares": journey.pool.spares(),
+            "statements": journey.statements.gauges(),
         }))
     };
     answer(status(), &id)

@@ -7,6 +7,7 @@ mod control;
 mod problem;
 mod query;
 mod socket;
+mod statements;
 mod status;
 
 use std::sync::Arc;
@@ -35,8 +36,8 @@ const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// What the routes share.
 pub struct Service {
-    /// `POST /query`.
-    pub journey: Journey,
+    /// `POST /query`, `POST /statements`.
+    pub journey: Arc<Journey>,
     /// The real catalog, for `/tables`, `/config` and the deep health check.
     pub upstream: Arc<catalog::Upstream>,
     /// The real store, for the deep health check.
@@ -95,6 +96,9 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/query", post(query::query))
         .route("/queries", get(control::queries))
         .route("/queries/{id}", delete(control::cancel))
+        .route("/statements", post(statements::submit).get(statements::list))
+        .route("/statements/{id}", get(statements::one).delete(statements::end))
+        .route("/statements/{id}/result", get(statements::result))
         .route("/warehouses/{name}/warm", post(control::warm))
         .route("/status", get(control::status))
         .route("/health", get(status::health))
@@ -110,8 +114,12 @@ pub fn router(service: Arc<Service>) -> Router {
 /// The id that a client gave its request, so that it can cancel it before it is answered; only letters, digits, `-` and `_`.
 fn id_of(request: &Request) -> Option<Arc<str>> {
     let id = request.headers().get(REQUEST_ID_HEADER)?.to_str().ok()?;
+    is_request_id(id).then(|| id.into())
+}
+
+fn is_request_id(text: &str) -> bool {
     let sound = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
-    ((1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(sound)).then(|| id.into())
+    (1..=REQUEST_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(sound)
 }
 
 /// Gives every request an id, a span and a line in the log.

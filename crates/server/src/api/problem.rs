@@ -21,13 +21,7 @@ pub(super) fn answer(fault: &Fault, id: &RequestId) -> Response {
     } else {
         tracing::info!(code = code.as_str(), cause = fault.chain(), "refused");
     }
-    let problem = Problem {
-        code,
-        status: code.status(),
-        detail: fault.sentence.clone().into_owned(),
-        request_id: id.id.to_string(),
-        position: fault.position,
-    };
+    let problem = of(fault, &id.id);
     let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = (status, Json(problem)).into_response();
     let headers = answer.headers_mut();
@@ -47,6 +41,17 @@ pub(super) fn answer(fault: &Fault, id: &RequestId) -> Response {
         _ => {}
     }
     answer
+}
+
+/// What a client is told of a fault, and where to look for the rest.
+pub(super) fn of(fault: &Fault, request_id: &str) -> Problem {
+    Problem {
+        code: fault.code,
+        status: fault.code.status(),
+        detail: fault.sentence.clone().into_owned(),
+        request_id: request_id.to_owned(),
+        position: fault.position,
+    }
 }
 
 pub(super) async fn not_found(Extension(id): Extension<RequestId>) -> Response {

@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
 use duck_contract::{Code, QueryRequest};
 use futures::StreamExt;
+use serde::de::DeserializeOwned;
 
 use super::{RequestId, Service, authorization, problem};
 use crate::fault::Fault;
@@ -37,21 +38,25 @@ pub(super) async fn query(
 
 async fn run(service: &Service, id: &RequestId, headers: &HeaderMap, body: Body) -> Result<Answer, Fault> {
     service.admits()?;
-    let ask = read(body, service.body_bytes_max).await?;
+    let ask: QueryRequest = read(body, service.body_bytes_max, "query").await?;
+    check(&ask)?;
     service.journey.run(authorization(headers), &id.id, id.chosen, ask).await
 }
 
 /// The request's body, by the contract and nothing else.
-async fn read(body: Body, bytes_max: usize) -> Result<QueryRequest, Fault> {
+pub(super) async fn read<T: DeserializeOwned>(body: Body, bytes_max: usize, what: &str) -> Result<T, Fault> {
     let late = |_| Fault::new(Code::InvalidRequest, "The body was not sent in time.");
     let bytes = tokio::time::timeout(BODY_TIME_MAX, collect(body, bytes_max)).await.map_err(late)??;
-    let invalid = |sentence: String| Fault::new(Code::InvalidRequest, sentence);
-    let ask: QueryRequest = serde_json::from_slice(&bytes)
-        .map_err(|e| invalid(format!("The body is not a query request: {e}.")))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| Fault::new(Code::InvalidRequest, format!("The body is not a {what} request: {e}.")))
+}
+
+/// What the contract's types do not say.
+pub(super) fn check(ask: &QueryRequest) -> Result<(), Fault> {
     if ask.timeout_ms == Some(0) {
-        return Err(invalid("`timeout_ms` must be at least 1.".to_owned()));
+        return Err(Fault::new(Code::InvalidRequest, "`timeout_ms` must be at least 1."));
     }
-    Ok(ask)
+    Ok(())
 }
 
 /// What is too large is read on for a while, so that a client which writes before it reads gets its answer.
@@ -80,7 +85,12 @@ fn respond(answer: Answer) -> Response {
         Rows::Whole(bytes) => Body::from(bytes),
         Rows::Streamed(stream) => Body::new(Relay::new(stream)),
     });
-    let headers = response.headers_mut();
+    describe(response.headers_mut(), media_type, counts);
+    response
+}
+
+/// What an answer is, and its counts, or that they will come.
+pub(super) fn describe(headers: &mut HeaderMap, media_type: &'static str, counts: Option<(u64, bool)>) {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     match counts {
         Some((rows, truncated)) => {
@@ -92,5 +102,4 @@ fn respond(answer: Answer) -> Response {
             headers.insert(header::TRAILER, HeaderValue::from_static("x-row-count, x-truncated"));
         }
     }
-    response
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use duck_contract::query::{QueryState, ROW_COUNT_HEADER, TRUNCATED_HEADER};
-use duck_contract::worker::{Failure, Statement};
+use duck_contract::worker::{FAILURE_TRAILER, Failure, Statement};
 use duck_contract::{Code, Format, Role};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -187,13 +187,11 @@ pub(crate) async fn run(
         run.doubted();
     }
     run.finished();
-    let mut fault = Fault::new(failure.code, failure.message).because(failure.detail);
-    fault.position = failure.position;
+    let unable = failure.code == Code::EngineUnavailable;
+    let fault = failed(failure);
     match run.held.take() {
         // The worker could not begin it.
-        Some((entry, slot, _)) if failure.code == Code::EngineUnavailable => {
-            Err(Failed::Bystander(entry, slot, fault))
-        }
+        Some((entry, slot, _)) if unable => Err(Failed::Bystander(entry, slot, fault)),
         held => {
             run.held = held;
             Err(Failed::Fault(fault))
@@ -201,9 +199,30 @@ pub(crate) async fn run(
     }
 }
 
+/// What an engine says of a statement that failed.
+pub(crate) fn failed(failure: Failure) -> Fault {
+    let mut fault = Fault::new(failure.code, failure.message).because(failure.detail);
+    fault.position = failure.position;
+    fault
+}
+
+/// Whether a streamed answer has come to a good end; else why not, where the engine says it.
+pub(crate) fn end(trailers: &HeaderMap) -> Result<(), Option<Failure>> {
+    if counts(trailers).is_some() {
+        return Ok(());
+    }
+    let said = trailers.get(FAILURE_TRAILER);
+    Err(said.and_then(|said| serde_json::from_slice(said.as_bytes()).ok()))
+}
+
 /// The deadline passed.
 pub(crate) fn late() -> Fault {
     Fault::new(Code::Timeout, "The deadline of the request passed.")
+}
+
+/// Somebody stopped it.
+pub(crate) fn cancelled() -> Fault {
+    Fault::new(Code::Cancelled, "The statement was cancelled.")
 }
 
 fn request(
@@ -219,7 +238,8 @@ fn request(
         .body(Full::new(body))?)
 }
 
-fn counts(headers: &HeaderMap) -> Option<(u64, bool)> {
+/// Rows and truncation, from headers or trailers.
+pub(crate) fn counts(headers: &HeaderMap) -> Option<(u64, bool)> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     Some((text(ROW_COUNT_HEADER)?.parse().ok()?, text(TRUNCATED_HEADER)? == "true"))
 }

@@ -83,15 +83,13 @@ impl Register {
         let mut found: Vec<Arc<Known>> =
             self.all().values().filter(|known| known.key.0 == warehouse).cloned().collect();
         found.sort_by_key(|known| known.began);
-        let mut workers: HashMap<u64, Arc<Worker>> = HashMap::new();
-        workers.extend(found.iter().filter_map(|known| known.worker()).map(|worker| (worker.id, worker)));
-        let mut progress = HashMap::new();
-        for worker in workers.values() {
-            if let Ok(Ok(told)) = tokio::time::timeout(PROGRESS_MAX, worker.progress()).await {
-                progress.extend(told.into_iter().map(|progress| (progress.id.clone(), progress)));
-            }
-        }
-        found.iter().map(|known| known.info(progress.get(&known.key.1))).collect()
+        told(&found).await
+    }
+
+    /// One of a warehouse's statements.
+    pub async fn one(&self, warehouse: &str, id: &str) -> Option<QueryInfo> {
+        let found = self.all().get(&(warehouse.to_owned(), id.to_owned())).cloned()?;
+        told(&[found]).await.pop()
     }
 
     /// How many there are.
@@ -102,6 +100,19 @@ impl Register {
     fn all(&self) -> MutexGuard<'_, HashMap<Key, Arc<Known>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What their workers say of them.
+async fn told(found: &[Arc<Known>]) -> Vec<QueryInfo> {
+    let mut workers: HashMap<u64, Arc<Worker>> = HashMap::new();
+    workers.extend(found.iter().filter_map(|known| known.worker()).map(|worker| (worker.id, worker)));
+    let mut progress = HashMap::new();
+    for worker in workers.values() {
+        if let Ok(Ok(told)) = tokio::time::timeout(PROGRESS_MAX, worker.progress()).await {
+            progress.extend(told.into_iter().map(|progress| (progress.id.clone(), progress)));
+        }
+    }
+    found.iter().map(|known| known.info(progress.get(&known.key.1))).collect()
 }
 
 impl Known {
@@ -159,7 +170,7 @@ impl Entry {
         self.known.role
     }
 
-    pub(super) fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         &self.known.key.1
     }
 }

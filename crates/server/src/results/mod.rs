@@ -9,23 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use duck_contract::Code;
+use duck_contract::worker::Failure;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::query::{Known, Run, Stream};
+use crate::fault::Fault;
+use crate::query::{self, Known, Run, Stream};
 
-/// The answer broke off.
+/// The answer broke off, and this is why.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
-    /// The engine ended, the statement failed after its first rows, or it was stopped.
-    #[error("the engine broke off")]
-    Engine(#[source] hyper::Error),
-    /// The statement was stopped while nobody read its answer.
-    #[error("the statement was stopped: {0}")]
-    Stopped(&'static str),
-}
+#[error(transparent)]
+pub struct Broken(#[from] pub(crate) Fault);
 
 /// Bytes on their way to a client. Writes one line to the log when it ends, however it ends.
 pub struct Relay {
@@ -42,14 +39,16 @@ pub struct Relay {
 struct Held {
     run: Option<Run>,
     outcome: &'static str,
+    /// Why, when it was not the engine that ended it.
+    stopped: Option<Fault>,
 }
 
 impl Relay {
     /// Of this stream, logged under the current span.
     pub fn new(Stream { body, run, deadline }: Stream) -> Self {
-        let known = run.entry().map(crate::query::Entry::known);
-        let stopped = run.entry().map(crate::query::Entry::stopped);
-        let held = Arc::new(Mutex::new(Held { run: Some(run), outcome: "client_gone" }));
+        let known = run.entry().map(query::Entry::known);
+        let stopped = run.entry().map(query::Entry::stopped);
+        let held = Arc::new(Mutex::new(Held { run: Some(run), outcome: "client_gone", stopped: None }));
         let guarded = held.clone();
         let guard = tokio::spawn(async move {
             let stopped = async {
@@ -58,13 +57,13 @@ impl Relay {
                     None => std::future::pending().await,
                 }
             };
-            let outcome = tokio::select! {
-                () = tokio::time::sleep_until(deadline) => "timeout",
-                () = stopped => "cancelled",
+            let (outcome, fault) = tokio::select! {
+                () = tokio::time::sleep_until(deadline) => ("timeout", query::late()),
+                () = stopped => ("cancelled", query::cancelled()),
             };
             // A client that does not read does not ask for the next piece either, so this cannot wait for it.
             let mut held = lock(&guarded);
-            held.outcome = outcome;
+            (held.outcome, held.stopped) = (outcome, Some(fault));
             drop(held.run.take());
         });
         let span = tracing::Span::current();
@@ -85,6 +84,38 @@ impl Relay {
             run.finished();
             held.outcome = "ok";
         }
+    }
+
+    /// The statement failed after its first bytes. The engine has said so, and is as good as before unless it is worn.
+    fn failed(&mut self, failure: Failure) -> Broken {
+        if let Some(mut run) = lock(&self.held).run.take() {
+            if failure.worn {
+                run.doubted();
+            }
+            run.finished();
+        }
+        self.broken(query::failed(failure))
+    }
+
+    /// The engine broke off without a word.
+    fn lost(&mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Broken {
+        if let Some(run) = lock(&self.held).run.take() {
+            run.doubted();
+        }
+        let fault = Fault::new(Code::EngineLost, "The engine ended in the middle of the statement.");
+        self.broken(fault.because(cause))
+    }
+
+    /// Why there is no good end: what the engine says, unless it was told to stop.
+    fn broken(&mut self, fault: Fault) -> Broken {
+        let mut held = lock(&self.held);
+        if let Some(stopped) = held.stopped.take() {
+            return Broken(stopped);
+        }
+        held.outcome = fault.code.as_str();
+        let _entered = self.span.enter();
+        tracing::info!(code = fault.code.as_str(), cause = fault.chain(), "the answer broke off");
+        Broken(fault)
     }
 }
 
@@ -108,29 +139,20 @@ impl Body for Relay {
                         known.sent(data.len());
                     }
                 }
-                // A body that has sent its trailers is not asked again.
-                if frame.is_trailers() {
-                    self.finish();
+                if let Some(trailers) = frame.trailers_ref() {
+                    match query::end(trailers) {
+                        // A body that has sent its trailers is not asked again.
+                        Ok(()) => self.finish(),
+                        Err(Some(failure)) => return Poll::Ready(Some(Err(self.failed(failure)))),
+                        Err(None) => return Poll::Ready(Some(Err(self.lost("no counts at the end")))),
+                    }
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(e)) => {
-                let mut held = lock(&self.held);
-                if let Some(run) = held.run.take() {
-                    held.outcome = "engine_lost";
-                    run.doubted();
-                    return Poll::Ready(Some(Err(Broken::Engine(e))));
-                }
-                Poll::Ready(Some(Err(Broken::Stopped(held.outcome))))
-            }
+            Some(Err(e)) => Poll::Ready(Some(Err(self.lost(e)))),
             // A streamed answer ends with its trailers: this end came too early.
-            None => Poll::Ready(match lock(&self.held).run.take() {
-                Some(run) => {
-                    run.doubted();
-                    Some(Err(Broken::Stopped("no end")))
-                }
-                None => None,
-            }),
+            None if lock(&self.held).outcome != "ok" => Poll::Ready(Some(Err(self.lost("no end")))),
+            None => Poll::Ready(None),
         }
     }
 
