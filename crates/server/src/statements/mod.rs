@@ -39,6 +39,9 @@ use crate::query::Answer;
 /// How often it is looked for what is over its time. Whoever asks for it is told before.
 const ROUND: Duration = Duration::from_secs(1);
 
+/// Of a failure's sentence.
+const FAULT_BYTES_MAX: usize = 4 << 10;
+
 /// A statement as it is now.
 pub type Seen = book::Seen<Arc<Kept>>;
 
@@ -265,8 +268,17 @@ impl Pending {
                 tracing::info!(outcome = fault.code.as_str(), cause = fault.chain(), "statement ended");
             }
         }
+        let outcome = outcome.map_err(|fault| short(&fault));
         self.statements.0.book(|book, now| book.finish(&self.id, outcome, now));
     }
+}
+
+/// What is kept of a failure. The log has the rest, and the memory of many is bounded.
+fn short(fault: &Fault) -> Fault {
+    let end = fault.sentence.floor_char_boundary(FAULT_BYTES_MAX);
+    let mut short = Fault::new(fault.code, fault.sentence[..end].to_owned());
+    short.position = fault.position;
+    short
 }
 
 impl Drop for Pending {

@@ -85,8 +85,10 @@ impl Taken {
         if self.bytes.saturating_add(bytes) > self.bytes_max {
             return Err(Full::Server);
         }
-        self.bytes += bytes;
-        self.tenants.insert(tenant.to_owned(), own + bytes);
+        if bytes > 0 {
+            self.bytes += bytes;
+            self.tenants.insert(tenant.to_owned(), own + bytes);
+        }
         Ok(())
     }
 

@@ -20,4 +20,5 @@ mod pool;
 mod reports;
 mod s3_world;
 mod serving;
+mod statements;
 mod world;
