@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::auth::Auth;
 use crate::fault::Fault;
 use crate::governance::{Governance, Permit, Wish};
-use crate::limits::Limits;
+use crate::limits::{Limits, Slot};
 use crate::pool::Pool;
 use crate::query::{self, Answer, Entry, Failed, Register};
 use crate::statements::{Statements, Submitted};
@@ -64,7 +64,13 @@ impl Journey {
         let deadline = self.deadline(ask.timeout_ms);
         let permit = self.permit(authorization, &ask)?;
         let entry = self.register.enter(&permit, id)?;
-        self.answer(entry, permit, self.statement(id, watched, ask), deadline).await
+        let statement = self.statement(id, watched, ask);
+        let stopped = entry.stopped();
+        let answer = async {
+            let slot = self.limits.admit(&permit, deadline).await?;
+            self.proceed((entry, slot), &permit, &statement, deadline).await
+        };
+        unless(stopped, answer).await
     }
 
     /// Verify, govern, and the rest without whoever asks: the id under which the answer will be kept.
@@ -83,7 +89,13 @@ impl Journey {
         let (journey, id) = (self.clone(), pending.id().to_owned());
         let entry = self.register.enter(&permit, &id)?;
         let statement = self.statement(&id, true, ask.query);
-        pending.keep(async move { journey.answer(entry, permit, statement, deadline).await });
+        let stopped = entry.stopped();
+        let answer = async move {
+            // Nobody waits for this one, so it can wait for its turn as long as it has time.
+            let slot = journey.limits.admit_by(&permit, deadline).await?;
+            journey.proceed((entry, slot), &permit, &statement, deadline).await
+        };
+        pending.keep(unless(stopped, answer));
         Ok(id)
     }
 
@@ -99,32 +111,17 @@ impl Journey {
         Ok(permit)
     }
 
-    /// Admit, lease, run, unless somebody stops it.
-    async fn answer(
-        &self,
-        entry: Entry,
-        permit: Permit,
-        statement: Statement,
-        deadline: Instant,
-    ) -> Result<Answer, Fault> {
-        let stopped = entry.stopped();
-        tokio::select! {
-            answer = self.proceed(entry, &permit, &statement, deadline) => answer,
-            () = stopped => Err(query::cancelled()),
-        }
-    }
-
+    /// Lease, run; once more where another's doing was in the way.
     async fn proceed(
         &self,
-        entry: Entry,
+        held: (Entry, Slot),
         permit: &Permit,
         statement: &Statement,
         deadline: Instant,
     ) -> Result<Answer, Fault> {
         let grace = Duration::from_millis(self.settings.grace_ms);
-        let slot = self.limits.admit(permit, deadline).await?;
         let lease = self.pool.lease(permit, deadline).await?;
-        let (entry, slot) = match query::run((entry, slot), lease, statement, deadline, grace).await {
+        let (entry, slot) = match query::run(held, lease, statement, deadline, grace).await {
             Ok(answer) => return Ok(answer),
             Err(Failed::Fault(fault)) => return Err(fault),
             Err(Failed::Bystander(entry, slot, fault)) => {
@@ -157,6 +154,17 @@ impl Journey {
             watched,
             rows_max: ask.max_rows.unwrap_or(u64::MAX).min(self.settings.rows_max),
         }
+    }
+}
+
+/// The answer, or that somebody stopped it.
+async fn unless(
+    stopped: impl Future<Output = ()>,
+    answer: impl Future<Output = Result<Answer, Fault>>,
+) -> Result<Answer, Fault> {
+    tokio::select! {
+        answer = answer => answer,
+        () = stopped => Err(query::cancelled()),
     }
 }
 

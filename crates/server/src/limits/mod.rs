@@ -91,8 +91,13 @@ impl Limits {
         Limits { wait_max, turns: Arc::new(Mutex::new(Turns::new(settings))) }
     }
 
-    /// Waits for a slot: for the tenant's own share, and for its turn among all tenants.
+    /// Waits for a slot, at most as long as a client does that waits for its answer.
     pub async fn admit(&self, permit: &Permit, deadline: Instant) -> Result<Slot, Fault> {
+        self.admit_by(permit, deadline.min(Instant::now() + self.wait_max)).await
+    }
+
+    /// Waits for a slot: for the tenant's own share, and for its turn among all tenants.
+    pub async fn admit_by(&self, permit: &Permit, give_up: Instant) -> Result<Slot, Fault> {
         let tenant = permit.warehouse.name();
         let (sender, turn) = oneshot::channel();
         let entered = self.turns().enter(tenant, sender);
@@ -102,7 +107,6 @@ impl Limits {
             Entered::TenantFull => return Err(busy(true)),
             Entered::ServerFull => return Err(busy(false)),
         };
-        let give_up = deadline.min(Instant::now() + self.wait_max);
         match tokio::time::timeout_at(give_up, turn).await {
             Ok(Ok(slot)) => Ok(slot),
             _ => Err(busy(ticket.leave())),

@@ -122,12 +122,15 @@ async fn a_kept_answer_is_what_the_query_answers() {
 
 #[tokio::test]
 async fn a_statement_that_outlasts_the_wait_goes_on_or_ends_as_was_asked() {
-    let world = World::start(&[("limits", "tenant_running_max", "1"), ("pool", "spares", "0")]).await;
+    let one = ("limits", "tenant_running_max", "1");
+    let world = World::start(&[one, ("limits", "wait_ms_max", "100"), ("pool", "spares", "0")]).await;
     let acme = &world.acme;
     let runs = submit(acme, json!({"sql": STOPPABLE, "wait_timeout_ms": 200})).await;
     assert_eq!((runs.state, runs.problem, runs.expires_in_ms), (StatementState::Running, None, None));
     let waits = submit(acme, json!({"sql": "SELECT 42", "format": "json", "wait_timeout_ms": 0})).await;
     assert_eq!(waits.state, StatementState::Waiting);
+    let still = told(acme, &waits.statement_id, 400).await;
+    assert_eq!(still.state, StatementState::Waiting, "nobody waits for it, so it can wait for its turn");
     assert_eq!(problem(result(acme, &waits.statement_id).await).await.code, Code::StatementRunning);
     assert_eq!(world.status().await["statements"]["running"], 2);
 
