@@ -143,24 +143,26 @@ fn run(command: Command) -> Result<(), Failed> {
 }
 
 async fn serve(config: Config, json: bool) -> Result<(), Failed> {
+    let told = told_to_stop()?;
     let store = storage::Store::new(config.storage.clone())?;
     let server = Server::start(config, store).await?;
     if json {
         let url = format!("http://{}", server.address);
         say(&serde_json::json!({"url": url, "pid": std::process::id()}).to_string())?;
     }
-    until_told_to_stop(server).await
+    until(told, server).await
 }
 
 async fn develop(dir: &Path, port: u16, json: bool) -> Result<(), Failed> {
+    let told = told_to_stop()?;
     let world = dev::World::start(dir, port).await?;
     say(&if json { world.line() } else { world.welcome() })?;
-    until_told_to_stop(world.server).await
+    until(told, world.server).await
 }
 
-async fn until_told_to_stop(mut server: Server) -> Result<(), Failed> {
+async fn until(told: impl Future<Output = ()>, mut server: Server) -> Result<(), Failed> {
     tokio::select! {
-        told = told_to_stop() => told?,
+        () = told => {}
         () = server.ended() => return Err("the server has ended by itself".into()),
     }
     server.stop().await;
@@ -172,19 +174,21 @@ async fn try_load(options: &loadtest::Options) -> Result<(), Failed> {
     let mut test = std::pin::pin!(loadtest::run(options, &stop));
     tokio::select! {
         outcome = &mut test => return outcome,
-        told = told_to_stop() => told?,
+        () = told_to_stop()? => {}
     }
     stop.cancel();
     test.await
 }
 
-async fn told_to_stop() -> Result<(), Failed> {
+/// Completes at SIGINT or SIGTERM. Both are caught from here on, so that being told while it starts does not cut a server short.
+fn told_to_stop() -> std::io::Result<impl Future<Output = ()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }
 
 fn say(text: &str) -> Result<(), Failed> {

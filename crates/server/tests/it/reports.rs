@@ -40,7 +40,8 @@ async fn a_branch_does_not_change_what_the_table_is() {
     acme.write("INSERT INTO datasets.branched VALUES (2)").await;
     let path = format!("/v1/{}/namespaces/datasets/tables/branched", world.prefix(&acme.warehouse).await);
     let table = world.catalog(&path).await;
-    let snapshots = table["metadata"]["snapshots"].as_array().unwrap();
+    let mut snapshots = table["metadata"]["snapshots"].as_array().unwrap().clone();
+    snapshots.sort_by_key(|snapshot| snapshot["sequence-number"].as_u64());
     let id = |index: usize| snapshots[index]["snapshot-id"].clone();
     let set = |name: &str, snapshot: &Value| json!({"action": "set-snapshot-ref", "ref-name": name, "type": "branch", "snapshot-id": snapshot});
     // The newest snapshot belongs to a branch now; main is the one before.
