@@ -84,6 +84,10 @@ impl Configured {
 
 #[async_trait]
 impl Places for Configured {
+    fn expected(&self, warehouse: &str) -> Option<Place> {
+        template(&self.settings.place, warehouse)
+    }
+
     async fn place_of(&self, warehouse: &str) -> Result<Place, Fault> {
         let told = self.upstream.place_of(warehouse).await;
         if self.settings.place == "catalog" {

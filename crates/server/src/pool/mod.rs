@@ -75,6 +75,9 @@ pub struct Forge {
 /// Knows where warehouses lie in the store.
 #[async_trait::async_trait]
 pub trait Places: Send + Sync {
+    /// Where the configuration says that a warehouse of this name would lie, if it says so.
+    fn expected(&self, warehouse: &str) -> Option<Place>;
+
     /// The place of a warehouse; an error if there is none, or if the catalog disagrees with the configuration.
     async fn place_of(&self, warehouse: &str) -> Result<Place, Fault>;
 }
@@ -303,14 +306,36 @@ impl Inner {
                 None => self.bear(cell.clone()).await,
             }
         };
-        // A process does not need to know its place to be born.
-        let (spare, place) = tokio::join!(process, self.forge.places.place_of(name));
-        let (spare, place) = (spare.map_err(unable)?, place?);
-        let pass =
-            self.forge.passes.issue(Visitor { warehouse: name.clone(), place: place.clone(), role: *role });
+        let process = async { process.await.map_err(unable) };
+        let verified = self.forge.places.place_of(name);
+        let worker = if let Some(place) = self.forge.places.expected(name) {
+            // The configuration's word, which the catalog has to confirm before anybody gets this worker.
+            let attached = async { self.attach(process.await?, &cell, name, *role, place).await };
+            tokio::try_join!(verified, attached)?.1
+        } else {
+            let (place, spare) = tokio::try_join!(verified, process)?;
+            self.attach(spare, &cell, name, *role, place).await?
+        };
+        let ms = began.elapsed().as_millis();
+        tracing::info!(worker = worker.id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
+        Ok(worker)
+    }
+
+    /// Tells a process which warehouse it is for, with credentials of its own.
+    async fn attach(
+        &self,
+        spare: worker::Spare,
+        cell: &Cell,
+        warehouse: &str,
+        role: Role,
+        place: Place,
+    ) -> Result<Worker, Fault> {
+        let warehouse = warehouse.to_owned();
+        let visitor = Visitor { warehouse: warehouse.clone(), place: place.clone(), role };
+        let pass = self.forge.passes.issue(visitor);
         let spec = Spec {
-            role: *role,
-            warehouse: name.clone(),
+            role,
+            warehouse,
             bearer: pass.bearer.clone(),
             access_key_id: pass.access_key_id.clone(),
             secret_access_key: pass.secret_access_key.clone(),
@@ -318,10 +343,7 @@ impl Inner {
             prefix: place.prefix,
             default_schema: self.forge.default_schema.clone(),
         };
-        let worker = spare.become_worker(&cell, &spec, pass, self.start_ms_max).await?;
-        let ms = began.elapsed().as_millis();
-        tracing::info!(worker = worker.id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
-        Ok(worker)
+        spare.become_worker(cell, &spec, pass, self.start_ms_max).await
     }
 
     async fn bear(&self, cell: Cell) -> std::io::Result<worker::Spare> {
