@@ -143,6 +143,38 @@ pub struct Statement {
     /// Somebody may want to know how far it is. To watch it costs a third of a millisecond.
     #[serde(default)]
     pub watched: bool,
+    /// What its text may be.
+    #[serde(default)]
+    pub text: TextLimits,
+}
+
+/// How much text, and how deep, an engine takes to read. What is beyond it costs DuckDB's parser or planner more than any question
+/// is worth: some cost grows with the square or the cube, some doubles with every step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TextLimits {
+    /// The statement's length, bytes.
+    pub sql_bytes_max: usize,
+    /// Brackets within brackets, comments within comments.
+    pub nesting_max: usize,
+    /// Operators in one expression without AND, OR, a comma or brackets between them.
+    pub operators_max: usize,
+    /// The same for `->` and `->>`: each doubles what the parser tries.
+    pub arrows_max: usize,
+    /// AND, OR, UNION, INTERSECT and EXCEPT in the whole statement.
+    pub branches_max: usize,
+}
+
+impl Default for TextLimits {
+    fn default() -> Self {
+        TextLimits {
+            sql_bytes_max: 4 << 20,
+            nesting_max: 200,
+            operators_max: 250,
+            arrows_max: 16,
+            branches_max: 5_000,
+        }
+    }
 }
 
 /// How far a statement is.

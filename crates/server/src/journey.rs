@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duck_contract::worker::Statement;
+use duck_contract::worker::{Statement, TextLimits};
 use duck_contract::{QueryRequest, StatementRequest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -26,11 +26,13 @@ pub struct Settings {
     pub timeout_ms_max: u64,
     /// From the interrupt to the end of a worker that does not stop, milliseconds.
     pub grace_ms: u64,
+    /// What a statement's text may be.
+    pub text: TextLimits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { rows_max: 100_000, timeout_ms_max: 300_000, grace_ms: 1_000 }
+        Settings { rows_max: 100_000, timeout_ms_max: 300_000, grace_ms: 1_000, text: TextLimits::default() }
     }
 }
 
@@ -152,6 +154,7 @@ impl Journey {
             params: ask.params,
             format: ask.format,
             watched,
+            text: self.settings.text,
             rows_max: ask.max_rows.unwrap_or(u64::MAX).min(self.settings.rows_max),
         }
     }

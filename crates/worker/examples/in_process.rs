@@ -10,10 +10,12 @@ mod encode;
 mod execute;
 #[path = "../src/fault.rs"]
 mod fault;
-#[path = "../src/policy.rs"]
+#[path = "../src/policy/mod.rs"]
 mod policy;
 #[path = "../src/running.rs"]
 mod running;
+#[path = "../src/sandbox.rs"]
+mod sandbox;
 #[path = "../src/session.rs"]
 mod session;
 #[path = "../src/sink.rs"]

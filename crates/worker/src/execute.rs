@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use crate::encode::{self, Encoder};
 use crate::fault;
-use crate::policy;
+use crate::policy::{self, Reading};
 use crate::running::Running;
 use crate::session::Session;
 use crate::sink::Sink;
@@ -30,12 +30,13 @@ pub(crate) fn run(
     sink: &mut Sink,
 ) -> Result<Outcome, Failure> {
     let fail = |e: &Error| fault::of_text(&statement.sql, e, &session.scrub);
-    policy::check_text(&statement.sql)?;
+    let reading = session.policy.read(&statement.sql, statement.text)?;
+    session.policy.check_parameters(&reading, statement.params.as_ref())?;
     let connection = session.connect(statement.watched).map_err(|e| fault::at_connect(&e, &session.scrub))?;
     let _registered = running.attach(connection.interrupt())?;
 
     let statements = connection.split(&statement.sql).map_err(|e| fail(&e))?;
-    let last = only_one(&statements, &statement.sql)?;
+    let last = only_one(&statements, &reading)?;
     for index in 0..last {
         // A PIVOT without a list of values: DuckDB first makes a temporary type of the values.
         let helper = statements.prepare(index).map_err(|e| fail(&e))?;
@@ -43,7 +44,7 @@ pub(crate) fn run(
         drop(helper.execute().map_err(|e| fail(&e))?);
     }
     let prepared = statements.prepare(last).map_err(|e| fail(&e))?;
-    policy::check(session.role, prepared.kind(), &statement.sql)?;
+    session.policy.check(&reading, prepared.kind())?;
     bind(&prepared, statement.params.as_ref())?;
 
     let mut rows = prepared.execute().map_err(|e| fail(&e))?;
@@ -69,10 +70,10 @@ pub(crate) fn run(
 }
 
 /// The index of the statement that the text is, behind those that DuckDB made of the same one.
-fn only_one(statements: &Statements<'_>, sql: &str) -> Result<u64, Failure> {
+fn only_one(statements: &Statements<'_>, reading: &Reading) -> Result<u64, Failure> {
     match statements.count() {
         0 => Err(fault::ours(Code::EmptyStatement, "There is no statement in `sql`.")),
-        n if n == 1 || policy::is_one_statement(sql) => Ok(n - 1),
+        n if n == 1 || reading.is_one_statement() => Ok(n - 1),
         n => {
             let sentence = format!("There are {n} statements in `sql`, and one request runs exactly one.");
             Err(fault::ours(Code::MultipleStatements, sentence))

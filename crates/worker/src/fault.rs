@@ -95,7 +95,7 @@ pub(crate) fn of_text(sql: &str, error: &Error, scrub: &Scrub) -> Failure {
 /// The failure of a statement.
 fn of_statement(error: &Error, scrub: &Scrub) -> Failure {
     let exception = Exception::read(error);
-    let words = scrub.clean(&exception.message);
+    let words = scrub.clean(&without_advice(&exception.message));
     let (code, message) = sort(&exception, words);
     Failure {
         code,
@@ -104,6 +104,31 @@ fn of_statement(error: &Error, scrub: &Scrub) -> Failure {
         worn: worn(&exception.kind),
         detail: scrub.clean(&error.0),
     }
+}
+
+/// DuckDB's words up to where they advise what nobody can do here: to set, install or load something.
+fn without_advice(text: &str) -> String {
+    const ADVICE: [&str; 8] = [
+        "INSTALL ",
+        "\"SET ",
+        "'SET ",
+        "`SET ",
+        "running: SET ",
+        "\nSET ",
+        "PRAGMA ",
+        "the configuration option",
+    ];
+    let Some(at) = ADVICE.iter().filter_map(|advice| text.find(advice)).min() else { return text.to_owned() };
+    let before = &text[..at];
+    let end =
+        [". ", ".\n", "! ", "!\n"].iter().filter_map(|end| before.rfind(end)).max().map_or(0, |end| end + 1);
+    let mut words = before[..end].trim_end().to_owned();
+    if words.is_empty() {
+        "The engine as it is here cannot do this.".clone_into(&mut words);
+    } else if words.contains("extension") {
+        words.push_str(" Extensions cannot be loaded here.");
+    }
+    words
 }
 
 /// After these the engine's state or memory is in doubt. By type only.
@@ -139,6 +164,13 @@ fn sort(exception: &Exception, words: String) -> (Code, String) {
         "Out of Memory" => ours(
             Code::OutOfMemory,
             "The statement needs more memory than an engine has. Read fewer rows or columns, or aggregate earlier.",
+        ),
+        "Invalid Configuration" if text.contains("iceberg table") => {
+            ours(Code::SqlRuntime, "There is no Iceberg table at the place that the statement names.")
+        }
+        "IO" if text.contains("Permission denied") => ours(
+            Code::OutsideWarehouse,
+            "The statement reaches for something outside this workspace's warehouse, which no statement can.",
         ),
         "INTERRUPT" => ours(Code::Cancelled, "The statement was cancelled."),
         "INTERNAL" | "FATAL" => ours(Code::Internal, "The engine failed at this statement."),
@@ -333,6 +365,27 @@ mod tests {
         ] {
             let text = format!(r#"{{"exception_type":"{kind}","exception_message":"{message}"}}"#);
             assert_eq!(code(&text), Code::NotSupported, "{message}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_to_do_what_cannot_be_done() {
+        for (text, said) in [
+            (
+                "Function \"st_area\" is not in the catalog, but it exists in the spatial extension.\n\nPlease try installing \
+                 and loading the spatial extension:\nINSTALL spatial;\nLOAD spatial;\n\n",
+                "Function \"st_area\" is not in the catalog, but it exists in the spatial extension. Extensions cannot be \
+                 loaded here.",
+            ),
+            (
+                "Max expression depth limit of 1000 exceeded. Use \"SET max_expression_depth TO x\" to increase it.",
+                "Max expression depth limit of 1000 exceeded.",
+            ),
+            ("To enable this use 'SET x = true;'", "The engine as it is here cannot do this."),
+            ("syntax error at or near \"SET\"", "syntax error at or near \"SET\""),
+            ("no column SETTING", "no column SETTING"),
+        ] {
+            assert_eq!(without_advice(text), said);
         }
     }
 

@@ -13,6 +13,8 @@ use duck_contract::Role;
 use duck_contract::worker::{Cell, Failure, SandboxLevel, Spec};
 
 use crate::fault;
+use crate::policy::Policy;
+use crate::sandbox;
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
 use crate::template::Template;
 
@@ -24,14 +26,15 @@ pub(crate) struct Embryo {
     template: Template,
     connection: Connection,
     cell: Cell,
+    level: SandboxLevel,
 }
 
 /// A worker's DuckDB, ready for statements.
 pub(crate) struct Session {
     database: Database,
     threads: u32,
-    /// What the worker may do.
-    pub(crate) role: Role,
+    /// What it may run.
+    pub(crate) policy: Policy,
     /// Rewrites DuckDB's words for the public.
     pub(crate) scrub: fault::Scrub,
 }
@@ -68,23 +71,32 @@ pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Re
         connection.run(&setting).map_err(failed)?;
     }
     test_cell(&cell, level)?;
-    Ok(Embryo { template, connection, cell })
+    Ok(Embryo { template, connection, cell, level })
 }
 
 impl Embryo {
     /// Secret, ATTACH, lockdown, self-test.
     pub(crate) fn attach(self, spec: &Spec) -> Result<Session, Failure> {
-        let Embryo { template: Template { database, threads }, connection, cell } = self;
+        let Embryo { template: Template { database, threads, names }, connection, cell, level } = self;
         let scrub = fault::Scrub::of(&cell, spec);
         let run = |sql: &str| connection.run(sql).map_err(|e| fault::at_start(&e, &scrub));
         run(&storage_secret(&cell, spec))?;
-        run(&attach(&cell, spec))?;
+        run(&catalog_secret(&cell, spec))?;
+        run(&attach(spec))?;
+        // Without the database that every engine begins with there is no place but the warehouse where a statement could leave
+        // something for the next: table, view, type, macro, sequence.
+        run("USE lake")?;
+        run("DETACH memory")?;
         for setting in lockdown(spec) {
             run(&setting)?;
         }
         test_session(&connection, &cell, spec)?;
+        if level.seccomp {
+            test_closed_files(&connection, &cell)?;
+        }
         drop(connection);
-        Ok(Session { database, threads: threads.min(cell.threads).max(1), role: spec.role, scrub })
+        let policy = Policy { names, place: place(spec), role: spec.role };
+        Ok(Session { database, threads: threads.min(cell.threads).max(1), policy, scrub })
     }
 }
 
@@ -109,7 +121,16 @@ fn storage_secret(cell: &Cell, spec: &Spec) -> String {
     )
 }
 
-fn attach(cell: &Cell, spec: &Spec) -> String {
+/// A secret, because what ATTACH is told can be read in `duckdb_databases()`; without a name, because that is told as well.
+fn catalog_secret(cell: &Cell, spec: &Spec) -> String {
+    format!(
+        "CREATE SECRET (TYPE iceberg, TOKEN {}, ENDPOINT 'http://127.0.0.1:{}')",
+        quoted(&spec.bearer),
+        cell.catalog_port,
+    )
+}
+
+fn attach(spec: &Spec) -> String {
     // READ_ONLY is said because a name that looks like a URL would attach read-only by itself; the delegation mode because
     // leaving it out means vended credentials, which would shadow the secret above.
     let read_only = match spec.role {
@@ -117,11 +138,9 @@ fn attach(cell: &Cell, spec: &Spec) -> String {
         Role::Writer => "false",
     };
     format!(
-        "ATTACH {} AS {CATALOG} (TYPE iceberg, ENDPOINT 'http://127.0.0.1:{}', TOKEN {}, ACCESS_DELEGATION_MODE 'none', \
+        "ATTACH {} AS {CATALOG} (TYPE iceberg, ACCESS_DELEGATION_MODE 'none', \
          SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
         quoted(&spec.warehouse),
-        cell.catalog_port,
-        quoted(&spec.bearer),
         quoted(&spec.default_schema),
     )
 }
@@ -150,6 +169,21 @@ fn test_session(connection: &Connection, cell: &Cell, spec: &Spec) -> Result<(),
             Err(e) if fault::is_permission(&e) => {}
             other => return Err(fault::self_test(&format!("{what} through DuckDB: {other:?}"))),
         }
+    }
+    Ok(())
+}
+
+/// Closes the own directory to what only reads, and sees that it is.
+fn test_closed_files(connection: &Connection, cell: &Cell) -> Result<(), Failure> {
+    let probe = Path::new(&cell.directory).join("closed.tmp");
+    let broken = |e: String| fault::self_test(&format!("closed files: {e}"));
+    std::fs::write(&probe, "probe").map_err(|e| broken(e.to_string()))?;
+    sandbox::close_files().map_err(broken)?;
+    let read = format!("SELECT content FROM read_text({})", quoted(&probe.to_string_lossy()));
+    let opened = connection.run(&read);
+    std::fs::remove_file(&probe).map_err(|e| broken(e.to_string()))?;
+    if opened.is_ok() {
+        return Err(broken("a file of the spill directory could be read".to_owned()));
     }
     Ok(())
 }

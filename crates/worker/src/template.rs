@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::policy::Names;
 use crate::sys::duckdb::{Database, Error};
 
 /// In this order: iceberg needs avro, and would try to install it.
@@ -34,6 +35,8 @@ pub(crate) struct Template {
     pub(crate) database: Database,
     /// Among how many threads DuckDB divides the work. It has started none of them: `serve` lends them.
     pub(crate) threads: u32,
+    /// What it knows by name.
+    pub(crate) names: Names,
 }
 
 /// Why there is no template.
@@ -74,8 +77,9 @@ pub(crate) fn open(directory: &Path, threads: u32) -> Result<Template, TemplateE
     for setting in ["SET GLOBAL allow_unsigned_extensions = false"].into_iter().chain(SETTINGS) {
         connection.run(setting).map_err(TemplateError::DuckDb)?;
     }
+    let names = Names::of(&connection).map_err(TemplateError::DuckDb)?;
     drop(connection);
-    Ok(Template { database, threads })
+    Ok(Template { database, threads, names })
 }
 
 fn verify(file: &Path) -> Result<(), TemplateError> {

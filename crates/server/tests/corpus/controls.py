@@ -95,7 +95,7 @@ def live(attacker):
         ("a BLOB", "SELECT encode(secret) FROM lake.ns.t"),
         ("names", "SHOW ALL TABLES"),
         ("columns", f"DESCRIBE lake.ns_{cell.marker}.t"),
-        ("a file", f"SELECT secret FROM read_parquet('{cell.b.url()}/**/*.parquet')"),
+        ("a file", f"SELECT secret FROM read_parquet('{cell.b.url()}/files/*.parquet')"),
         ("an error", "SELECT CAST(secret AS INTEGER) FROM lake.ns.t"),
     ):
         for shape in ("json", "arrow"):
