@@ -3,6 +3,7 @@
 // A test fails by panicking, also in the functions that tests share.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
+mod analytics;
 mod answers;
 mod attacks;
 mod bad_input;
@@ -16,6 +17,7 @@ mod isolation;
 mod loadtest;
 mod lossy;
 mod organisations;
+mod policy;
 mod pool;
 mod reports;
 mod s3_world;

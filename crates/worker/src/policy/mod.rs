@@ -35,7 +35,14 @@ impl Policy {
     /// is not for tenants. Before DuckDB reads it: its parser executes some of IMPORT and EXPORT.
     pub(crate) fn read(&self, sql: &str, limits: TextLimits) -> Result<Reading, Failure> {
         let reading = scan::scan(sql, Rules { names: &self.names, place: &self.place, limits })?;
-        never_run(&reading.words).map_or(Ok(reading), refused)
+        if let Some(sentence) = never_run(&reading.words) {
+            return refused(sentence);
+        }
+        if reading.words.get(0) == Some("CREATE") {
+            // What kind of thing it makes is known before DuckDB looks for the place.
+            created(self.role, &reading.words)?;
+        }
+        Ok(reading)
     }
 
     /// Accepts the values of its parameters, or says why not.
