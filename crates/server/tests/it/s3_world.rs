@@ -249,7 +249,7 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     let expected = acme.rows(&sums).await;
     assert_eq!(expected, json!([[200_000, 19_999_900_000_u64, 51_200_000, 200_000]]));
     let files = world.acme.warehouse.clone();
-    let by_path = format!("SELECT count(*) FROM read_text('s3://lakehouse/{files}/**/*.metadata.json')");
+    let by_path = format!("SELECT count(*) FROM glob('s3://lakehouse/{files}/**/*.metadata.json')");
     assert!(acme.rows(&by_path).await[0][0].as_u64().unwrap() > 2);
 
     // Known to the reader, but nothing of its data is.

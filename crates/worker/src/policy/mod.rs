@@ -165,7 +165,7 @@ fn created(role: Role, words: &Words) -> Result<(), Failure> {
 /// The first words of a statement in capitals, without comments and quotation marks.
 #[derive(Default)]
 struct Words {
-    words: Vec<String>,
+    first: Vec<String>,
     /// A dot follows some word.
     qualified: bool,
     /// What a statement with WITH does: the first such word outside of brackets.
@@ -185,23 +185,23 @@ impl Words {
             let is = |verb: &&str| verb.eq_ignore_ascii_case(word);
             self.verb = ["SELECT", "FROM", "VALUES", "TABLE"].into_iter().chain(WRITING).find(is);
         }
-        if self.words.len() == WORDS_MAX {
+        if self.first.len() == WORDS_MAX {
             return;
         }
         match token {
-            Token::Word(word) => self.words.push(word.to_uppercase()),
-            Token::Quoted(word) => self.words.push(unquoted(word).to_uppercase()),
+            Token::Word(word) => self.first.push(word.to_uppercase()),
+            Token::Quoted(word) => self.first.push(unquoted(word).to_uppercase()),
             Token::Sign('.') => self.qualified = true,
             _ => {}
         }
     }
 
     fn get(&self, index: usize) -> Option<&str> {
-        self.words.get(index).map(String::as_str)
+        self.first.get(index).map(String::as_str)
     }
 
     fn iter(&self) -> impl Iterator<Item = &str> {
-        self.words.iter().map(String::as_str)
+        self.first.iter().map(String::as_str)
     }
 }
 

@@ -110,8 +110,11 @@ const OTHERS: [(&str, Call); 7] = [
     ("json_serialize_plan", Call::Refused),
 ];
 
-/// Settings that say something about a statement's meaning.
-const SETTINGS: [&str; 8] = [
+/// Settings that say what a statement means or what it may use.
+const SETTINGS: [&str; 11] = [
+    "memory_limit",
+    "max_memory",
+    "threads",
     "timezone",
     "calendar",
     "default_order",
@@ -138,10 +141,10 @@ impl Names {
                          contains(function_type, 'table') FROM duckdb_functions()";
         let functions = rows(connection, functions)?;
         for (name, _, table) in &functions {
-            if let Some(call) = known(name).or(table.then_some(Call::Refused)) {
-                if !HARMLESS.contains(&name.as_str()) {
-                    names.calls.insert(name.clone(), call);
-                }
+            if let Some(call) = known(name).or(table.then_some(Call::Refused))
+                && !HARMLESS.contains(&name.as_str())
+            {
+                names.calls.insert(name.clone(), call);
             }
         }
         // What is made of something refused shows the same.

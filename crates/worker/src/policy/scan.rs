@@ -244,7 +244,6 @@ fn call(
             .iter()
             .filter(|text| text.contains(['/', ':']))
             .try_for_each(|path| paths::check(path, rules.place)),
-        (Call::Table, Argument::Names) => Ok(()),
         (Call::TableNames, Argument::Texts(texts)) => texts.iter().try_for_each(|text| {
             paths::within(text, rules.place)?;
             let last = text.rsplit('.').next().unwrap_or_default().trim_matches('"');
@@ -263,13 +262,13 @@ fn call(
             Ok(())
         }
         (Call::Setting, _) => refused(
-            "Of the settings only those that say what a statement means can be asked for, like \
+            "Of the settings only those that say what a statement means or may use can be asked for, like \
              current_setting('TimeZone').",
         ),
+        (Call::Table, Argument::Names) | (Call::Refused, _) => Ok(()),
         (Call::Table | Call::TableNames | Call::Sql, _) => {
             refused(&format!("What {name} is given is written out as one text."))
         }
-        (Call::Refused, _) => Ok(()),
     }
 }
 

@@ -140,9 +140,9 @@ impl<'s> Tokens<'s> {
     }
 
     /// The last piece: what follows cannot be cut.
-    fn unclear(&mut self) -> Option<Token<'s>> {
+    fn unclear(&mut self) -> Token<'s> {
         self.rest = "";
-        Some(Token::Unclear)
+        Token::Unclear
     }
 
     /// A literal between dollar signs, if this is one.
@@ -165,7 +165,7 @@ impl<'s> Iterator for Tokens<'s> {
 
     fn next(&mut self) -> Option<Token<'s>> {
         if !self.skip() {
-            return self.unclear();
+            return Some(self.unclear());
         }
         let glued = std::mem::take(&mut self.after_number);
         let text = self.rest;
@@ -178,7 +178,7 @@ impl<'s> Iterator for Tokens<'s> {
                 Token::Text(Text::Escaped(self.escaped()))
             }
             // DuckDB's versions differ in where a number ends; before a dollar sign that would decide what is text.
-            '$' if glued => return self.unclear(),
+            '$' if glued => self.unclear(),
             '$' => match self.dollar() {
                 Some(inside) => Token::Text(Text::Dollar(inside)),
                 None => Token::Sign(self.take(1).chars().next()?),
@@ -206,9 +206,10 @@ impl<'s> Iterator for Tokens<'s> {
             c if is_in_word(c) => {
                 let word = self.take(text.find(|c: char| !is_in_word(c)).unwrap_or(text.len()));
                 if glued && word.contains('$') || word.contains(is_unclear) {
-                    return self.unclear();
+                    self.unclear()
+                } else {
+                    Token::Word(word)
                 }
-                Token::Word(word)
             }
             c => {
                 self.take(c.len_utf8());

@@ -10,6 +10,7 @@ use libduckdb_sys as ffi;
 
 use super::rows::Answer;
 pub(crate) use super::rows::Rows;
+pub(crate) use super::types::{Kind, Value};
 
 /// What DuckDB said. With `errors_as_json` it is JSON behind a prefix; `fault` reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,32 +259,6 @@ impl Drop for Statements<'_> {
         // SAFETY: made by `split`, freed once.
         unsafe { ffi::duckdb_destroy_extracted(&raw mut self.raw) }
     }
-}
-
-/// What a statement is, by DuckDB's own word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Select,
-    Explain,
-    Insert,
-    Update,
-    Delete,
-    Merge,
-    Create,
-    Drop,
-    Alter,
-    /// Anything else, with DuckDB's number for it.
-    Other(u32),
-}
-
-/// A value for a parameter.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Value {
-    Null,
-    Bool(bool),
-    Integer(i64),
-    Double(f64),
-    Text(String),
 }
 
 /// A prepared statement.

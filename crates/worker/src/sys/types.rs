@@ -100,3 +100,29 @@ fn plain_type_name(id: ffi::duckdb_type) -> &'static str {
         _ => "UNKNOWN",
     }
 }
+
+/// What a statement is, by DuckDB's own word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Select,
+    Explain,
+    Insert,
+    Update,
+    Delete,
+    Merge,
+    Create,
+    Drop,
+    Alter,
+    /// Anything else, with DuckDB's number for it.
+    Other(u32),
+}
+
+/// A value for a parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Integer(i64),
+    Double(f64),
+    Text(String),
+}
