@@ -5,6 +5,7 @@
 //! Given the text, hands on a [`Reading`] before DuckDB sees it (`scan`); given DuckDB's own word for the kind, says whether it
 //! is run. Why it is done so: docs/decisions/2026-11-29-statement-policy.md.
 
+mod bounds;
 mod names;
 mod paths;
 mod scan;

@@ -6,14 +6,13 @@
 
 use std::borrow::Cow;
 
-use duck_contract::Code;
 use duck_contract::worker::{Failure, TextLimits};
 
+use super::bounds::Bounds;
 use super::names::{self, Call, Names};
 use super::paths;
 use super::text::{Token, Tokens, unquoted};
 use super::{Words, never_run, refused};
-use crate::fault;
 
 /// SQL in SQL in SQL.
 const SQL_DEPTH_MAX: u32 = 3;
@@ -38,7 +37,7 @@ pub(crate) struct Reading {
     pub(super) files_by_parameter: bool,
 }
 
-/// What a word or literal may stand for, by what is before it.
+/// What a piece may stand for, by what is before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Elsewhere,
@@ -46,13 +45,12 @@ enum Place {
     Relation,
     /// A relation's literal is over. Another one continues it.
     Continued,
-}
-
-/// Operators in a row, within one pair of brackets.
-#[derive(Clone, Copy, Default)]
-struct Chain {
-    operators: usize,
-    arrows: usize,
+    /// After INTO and CREATE TABLE: a name, behind which a bracket calls nothing.
+    Target,
+    /// That name is over, or a part of it.
+    Named,
+    /// After any other dot.
+    Dotted,
 }
 
 pub(super) fn scan(sql: &str, rules: Rules<'_>) -> Result<Reading, Failure> {
@@ -60,103 +58,76 @@ pub(super) fn scan(sql: &str, rules: Rules<'_>) -> Result<Reading, Failure> {
 }
 
 fn scan_at(sql: &str, rules: Rules<'_>, depth: u32) -> Result<Reading, Failure> {
-    let limits = rules.limits;
-    bounded(sql.len(), limits.sql_bytes_max, "is longer than", "bytes")?;
+    let mut bounds = Bounds::of(rules.limits, sql.len())?;
     let mut reading = Reading { words: Words::default(), several: false, files_by_parameter: false };
     let mut tokens = Tokens::of(sql);
-    let (mut outer, mut chain) = (Vec::<Chain>::new(), Chain::default());
-    let (mut place, mut branches, mut ended) = (Place::Elsewhere, 0, false);
-    // The word that a bracket would call, and the literal that another one would continue.
-    let (mut name, mut literal): (Cow<'_, str>, Cow<'_, str>) = ("".into(), "".into());
+    let (mut place, mut ended) = (Place::Elsewhere, false);
+    // The word that a bracket would call and where it stands, and the literal that another one would continue.
+    let (mut name, mut stands): (Cow<'_, str>, _) = ("".into(), Place::Elsewhere);
+    let mut literal: Cow<'_, str> = "".into();
     while let Some(token) = tokens.next() {
-        bounded(tokens.comments, limits.nesting_max, "nests comments deeper than", "levels")?;
+        bounds.comments(tokens.comments)?;
         reading.several |= ended && token != Token::Sign(';');
-        reading.words.note(token, outer.len());
-        let called = std::mem::take(&mut name);
+        reading.words.note(token, bounds.depth());
+        let mut space = [0; NAME_BYTES_MAX];
+        let word = if let Token::Word(word) = token { lower(word, &mut space) } else { "" };
+        bounds.note(token, word)?;
         let before = std::mem::replace(&mut place, Place::Elsewhere);
+        let called = std::mem::take(&mut name);
         match token {
-            Token::Unclear => {
-                return refused(
-                    "The statement holds a character outside of quotes that can be read in two ways. Put plain blanks between its words.",
-                );
-            }
-            Token::Word(word) => {
-                let mut space = [0; NAME_BYTES_MAX];
-                let lower = lower(word, &mut space);
-                refuse_view(lower, rules)?;
-                match lower {
-                    "and" | "or" | "union" | "intersect" | "except" => {
-                        branches += 1;
-                        chain = Chain::default();
-                    }
-                    _ if ends_a_chain(lower) => chain = Chain::default(),
-                    _ => {}
-                }
-                if begins_a_relation(lower) {
-                    place = Place::Relation;
-                }
-                name = word.into();
+            Token::Unclear => return refused(UNCLEAR),
+            Token::Word(written) => {
+                refuse_view(word, rules)?;
+                place = match (before, word) {
+                    (Place::Target, "if" | "not" | "exists") => Place::Target,
+                    (Place::Target, _) => Place::Named,
+                    (_, "into") => Place::Target,
+                    (_, "table") if reading.words.get(0) == Some("CREATE") => Place::Target,
+                    _ if begins_a_relation(word) => Place::Relation,
+                    _ => Place::Elsewhere,
+                };
+                (name, stands) = (written.into(), before);
             }
             Token::Quoted(raw) => {
                 let said = unquoted(raw);
-                let mut space = [0; NAME_BYTES_MAX];
-                refuse_view(lower(&said, &mut space), rules)?;
-                if before == Place::Relation {
-                    paths::within(&said, rules.place)?;
+                look_at_relation(&said, rules)?;
+                if before == Place::Target {
+                    place = Place::Named;
                 }
-                name = said;
+                (name, stands) = (said, before);
             }
-            Token::Text(text) => {
-                if before == Place::Continued {
-                    literal = (literal.into_owned() + &text.value()).into();
-                } else {
-                    literal = text.value();
-                }
-                if before != Place::Elsewhere {
-                    let mut space = [0; NAME_BYTES_MAX];
-                    refuse_view(lower(&literal, &mut space), rules)?;
-                    paths::within(&literal, rules.place)?;
-                    place = Place::Continued;
-                }
+            Token::Text(text) if matches!(before, Place::Relation | Place::Continued) => {
+                literal = match before {
+                    Place::Continued => (literal.into_owned() + &text.value()).into(),
+                    _ => text.value(),
+                };
+                look_at_relation(&literal, rules)?;
+                place = Place::Continued;
             }
-            Token::Operator(signs) => {
-                if matches!(signs, "->" | "->>") {
-                    chain.arrows += 1;
-                } else {
-                    // Most operators of two signs are one.
-                    chain.operators += signs.len().div_ceil(2);
-                }
-            }
-            Token::Sign('(') => {
+            Token::Sign('(') if before != Place::Named => {
                 // `FROM ('file' JOIN …)`
                 place = before;
-                call(&called, &tokens, rules, depth, &mut reading)?;
-                outer.push(std::mem::take(&mut chain));
+                call((&called, stands), &tokens, rules, depth, &mut reading)?;
             }
-            Token::Sign('[' | '{') => outer.push(std::mem::take(&mut chain)),
-            Token::Sign(')' | ']' | '}') => chain = outer.pop().unwrap_or_default(),
-            Token::Sign(',') => {
-                chain = Chain::default();
-                place = Place::Relation;
-            }
+            Token::Sign(',') => place = Place::Relation,
+            Token::Sign('.') if before == Place::Named => place = Place::Target,
+            Token::Sign('.') => place = Place::Dotted,
             Token::Sign(';') => ended = true,
-            Token::Sign(_) | Token::Number => {}
+            Token::Text(_) | Token::Operator(_) | Token::Sign(_) | Token::Number => {}
         }
-        bounded(outer.len(), limits.nesting_max, "nests brackets deeper than", "levels")?;
-        bounded(chain.operators, limits.operators_max, "has an expression of more than", "operators")?;
-        bounded(chain.arrows, limits.arrows_max, "follows a JSON value over more than", "arrows")?;
-        bounded(branches, limits.branches_max, "has more than", "ANDs, ORs and UNIONs")?;
     }
-    bounded(tokens.comments, limits.nesting_max, "nests comments deeper than", "levels")?;
+    bounds.comments(tokens.comments)?;
     Ok(reading)
 }
 
-fn bounded(n: usize, max: usize, is: &str, unit: &str) -> Result<(), Failure> {
-    if n <= max {
-        return Ok(());
-    }
-    let sentence = format!("The statement {is} {max} {unit}, which costs the engine too much to read.");
-    Err(fault::ours(Code::StatementRefused, sentence))
+const UNCLEAR: &str = "The statement holds a character outside of quotes that can be read in two ways. Put plain blanks \
+                       between its words.";
+
+/// Looks at what may name a view or a file.
+fn look_at_relation(said: &str, rules: Rules<'_>) -> Result<(), Failure> {
+    let mut space = [0; NAME_BYTES_MAX];
+    refuse_view(lower(said, &mut space), rules)?;
+    paths::within(said, rules.place)
 }
 
 /// In lower case, or nothing where it is too long to be known.
@@ -165,25 +136,6 @@ fn lower<'b>(word: &str, space: &'b mut [u8; NAME_BYTES_MAX]) -> &'b str {
     space.copy_from_slice(word.as_bytes());
     space.make_ascii_lowercase();
     std::str::from_utf8(space).unwrap_or_default()
-}
-
-/// Words that no operand of one chain of operators crosses.
-fn ends_a_chain(word: &str) -> bool {
-    matches!(
-        word,
-        "select"
-            | "from"
-            | "where"
-            | "when"
-            | "then"
-            | "else"
-            | "on"
-            | "having"
-            | "by"
-            | "limit"
-            | "join"
-            | "not"
-    )
 }
 
 fn begins_a_relation(word: &str) -> bool {
@@ -201,7 +153,6 @@ fn begins_a_relation(word: &str) -> bool {
             | "pivot_longer"
             | "unpivot"
             | "using"
-            | "into"
             | "update"
             | "only"
     )
@@ -211,9 +162,9 @@ fn refuse_view(name: &str, rules: Rules<'_>) -> Result<(), Failure> {
     if rules.names.is_refused_view(name) { refused(&names::reason(name)) } else { Ok(()) }
 }
 
-/// Looks at the call of this name, whose arguments come next.
+/// Looks at the call of this name in this place, whose arguments come next.
 fn call(
-    name: &str,
+    (name, stands): (&str, Place),
     arguments: &Tokens<'_>,
     rules: Rules<'_>,
     depth: u32,
@@ -224,6 +175,8 @@ fn call(
     let Some(call) = rules.names.call(name) else { return Ok(()) };
     let argument = match call {
         Call::Refused => return refused(&names::reason(name)),
+        // `a GLOB ('*.csv')` is an operator.
+        Call::Listing if !matches!(stands, Place::Relation | Place::Dotted) => return Ok(()),
         _ => Argument::first(arguments.clone()),
     };
     match (call, argument) {
@@ -246,9 +199,7 @@ fn call(
             .try_for_each(|path| paths::check(path, rules.place)),
         (Call::TableNames, Argument::Texts(texts)) => texts.iter().try_for_each(|text| {
             paths::within(text, rules.place)?;
-            let last = text.rsplit('.').next().unwrap_or_default().trim_matches('"');
-            let mut space = [0; NAME_BYTES_MAX];
-            refuse_view(lower(last, &mut space), rules)
+            look_at_relation(text.rsplit('.').next().unwrap_or_default().trim_matches('"'), rules)
         }),
         (Call::Sql, Argument::Texts(texts)) => texts.iter().try_for_each(|sql| {
             if depth == SQL_DEPTH_MAX {
