@@ -4,6 +4,8 @@
 
 #![allow(dead_code, missing_docs)]
 
+#[path = "../src/calls.rs"]
+mod calls;
 #[path = "../src/encode/mod.rs"]
 mod encode;
 #[path = "../src/execute.rs"]

@@ -4,6 +4,7 @@
 //! for workers (see `birth`). It is started by `duck-server` and of no use by hand.
 
 mod birth;
+mod calls;
 mod encode;
 mod execute;
 mod fault;
@@ -47,6 +48,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     if [flag, threads_flag, parent_flag] != ["--extensions", "--threads", "--parent"] {
         return Err(usage.into());
     }
+    // Nothing reads it after the loader.
+    sys::process::forget_environment();
     let front = parent.parse()?;
     sandbox::die_with_parent(front)?;
     let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);

@@ -12,9 +12,9 @@ use std::time::Duration;
 use duck_contract::Role;
 use duck_contract::worker::{Cell, Failure, SandboxLevel, Spec};
 
+use crate::calls;
 use crate::fault;
 use crate::policy::Policy;
-use crate::sandbox;
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
 use crate::template::Template;
 
@@ -178,7 +178,7 @@ fn test_closed_files(connection: &Connection, cell: &Cell) -> Result<(), Failure
     let probe = Path::new(&cell.directory).join("closed.tmp");
     let broken = |e: String| fault::self_test(&format!("closed files: {e}"));
     std::fs::write(&probe, "probe").map_err(|e| broken(e.to_string()))?;
-    sandbox::close_files().map_err(broken)?;
+    calls::close_files().map_err(broken)?;
     let read = format!("SELECT content FROM read_text({})", quoted(&probe.to_string_lossy()));
     let opened = connection.run(&read);
     std::fs::remove_file(&probe).map_err(|e| broken(e.to_string()))?;

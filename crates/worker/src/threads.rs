@@ -9,14 +9,12 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::Pid;
+use crate::sys::process;
 
 /// A thread that had nothing to do for so long ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Statements and helpers at once; the front admits fewer.
 const THREADS_MAX: usize = 128;
-/// The nice value of what has gone on for long: whatever else wants to run goes first.
-const LOWEST: i32 = 19;
 
 type Job = Box<dyn FnOnce(&Thread) + Send>;
 
@@ -49,9 +47,7 @@ impl Thread {
     /// From now on everybody else's work goes first.
     pub(crate) fn lower(&self) {
         self.0.lowered.store(true, Ordering::Release);
-        // Linux takes a thread's id for a process's here. It can only fail when the thread is gone.
-        let id = Pid::from_raw(self.0.id.load(Ordering::Acquire));
-        let _ = rustix::process::setpriority_process(id, LOWEST);
+        process::lower(self.0.id.load(Ordering::Acquire));
     }
 }
 
@@ -120,7 +116,10 @@ impl Drop for Life {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::Pid;
+
     use super::*;
+    use crate::sys::process::LOWEST;
 
     fn id_of_the_next(threads: &Arc<Threads>, lower: bool) -> (i32, i32) {
         let (sender, answer) = mpsc::channel();

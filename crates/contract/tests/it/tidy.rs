@@ -218,7 +218,10 @@ fn each_outside_thing_is_known_in_one_place() {
 fn only_the_worker_s_sys_is_unsafe() {
     let word = concat!("un", "safe");
     let mut found = Vec::new();
-    for file in tree().iter().filter(|f| f.is_rust() && !f.path.starts_with("crates/worker/src/sys/")) {
+    // The second is what tests let an attacker do.
+    let places = ["crates/worker/src/sys/", "crates/worker/examples/taken_over/means.rs"];
+    for file in tree().iter().filter(|f| f.is_rust() && !places.iter().any(|place| f.path.starts_with(place)))
+    {
         for (number, line) in file.code() {
             if line
                 .split(|c: char| !c.is_alphanumeric() && c != '_')

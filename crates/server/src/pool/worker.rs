@@ -36,6 +36,8 @@ use crate::fault::Fault;
 const STDERR_BYTES_MAX: usize = 8 << 10;
 /// How far above its hard limit a worker is killed: what the limit does not count (pages of libraries that it has changed, stacks).
 const OUTGROWN_BYTES: u64 = 64 << 20;
+/// What the kernel keeps for a thread: its stack there, 16 KiB, and a dozen structures.
+const THREAD_BYTES: u64 = 32 << 10;
 /// A few lines for each statement.
 const PROGRESS_BYTES_MAX: usize = 64 << 10;
 /// Connections to a worker that are kept for the next statement.
@@ -258,11 +260,10 @@ impl Worker {
         last_words(&self.said)
     }
 
-    /// The memory that it alone uses, bytes: its resident pages less what is shared with files.
+    /// The memory that it alone uses, bytes: its resident pages less what is shared with files, and what the kernel keeps for
+    /// it that grows without them: page tables and threads.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let line = text.lines().find_map(|l| l.strip_prefix("RssAnon:"))?;
-        line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok().map(|kb| kb << 10)
+        memory_bytes(&fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?)
     }
 
     /// Sends a request on a connection that no other request uses. Give the connection back when the answer was read.
@@ -354,6 +355,16 @@ async fn listen(mut stderr: tokio::net::unix::pipe::Receiver, said: Arc<Mutex<Ve
     }
 }
 
+fn memory_bytes(status: &str) -> Option<u64> {
+    let number = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
+    };
+    // Where there are none a kernel may leave a line out; without the first, this is a process that has ended.
+    let pages = number("RssAnon:")? + number("RssShmem:").unwrap_or(0) + number("VmPTE:").unwrap_or(0);
+    Some((pages << 10) + number("Threads:").unwrap_or(0) * THREAD_BYTES)
+}
+
 fn last_words(said: &Mutex<Vec<u8>>) -> String {
     String::from_utf8_lossy(&said.lock().unwrap_or_else(PoisonError::into_inner)).trim().to_owned()
 }
@@ -363,4 +374,17 @@ fn stderr_pipe() -> io::Result<(OwnedFd, tokio::net::unix::pipe::Receiver)> {
     let reader = OwnedFd::from(reader);
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((writer.into(), tokio::net::unix::pipe::Receiver::from_owned_fd(reader)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_what_a_worker_alone_makes_the_machine_hold() {
+        let status = "Name:\tduck-worker\nVmPTE:\t     400 kB\nRssAnon:\t    1000 kB\nRssFile:\t   90000 kB\nRssShmem:\t      24 kB\nThreads:\t3\n";
+        assert_eq!(memory_bytes(status), Some((1_424 << 10) + 3 * THREAD_BYTES));
+        assert_eq!(memory_bytes("RssAnon:\t       8 kB\n"), Some(8 << 10));
+        assert_eq!(memory_bytes("Name:\tduck-worker\nState:\tZ (zombie)\n"), None);
+    }
 }

@@ -23,4 +23,5 @@ mod reports;
 mod s3_world;
 mod serving;
 mod statements;
+mod takeover;
 mod world;

@@ -3,11 +3,15 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Once;
 
 /// Where a child finds its control socket after [`keep_only`].
 const CONTROL: RawFd = 3;
 /// Where a child finds its listening socket after [`keep_only`].
 const LISTENER: RawFd = 4;
+
+/// The nice value of what has gone on for long: whatever else wants to run goes first.
+pub(crate) const LOWEST: i32 = 19;
 
 /// The two sides of [`fork`].
 pub(crate) enum Forked {
@@ -49,6 +53,47 @@ pub(crate) fn ignore_children() {
 pub(crate) fn ignore_file_size_signal() {
     // SAFETY: as above.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Wipes the environment, also where `/proc/PID/environ` shows it. While there is one thread, and nobody has kept a pointer to it.
+pub(crate) fn forget_environment() {
+    unsafe extern "C" {
+        static mut environ: *mut *mut libc::c_char;
+    }
+    // SAFETY: one thread, so nobody reads or changes it meanwhile; each entry is a text that ends with 0, and the list with null.
+    unsafe {
+        let mut entry = environ;
+        while !entry.is_null() && !(*entry).is_null() {
+            libc::memset((*entry).cast(), 0, libc::strlen(*entry));
+            *entry = std::ptr::null_mut();
+            entry = entry.add(1);
+        }
+    }
+}
+
+/// Gives a thread of this process the lowest priority. By a signal, so that it does so itself: a call that named it could name any
+/// process of this user.
+pub(crate) fn lower(thread: i32) {
+    static READY: Once = Once::new();
+    extern "C" fn lower_this_one(_: libc::c_int) {
+        // SAFETY: a plain system call, which a handler may make; errno is put back as the interrupted code had it.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST);
+            *libc::__errno_location() = errno;
+        }
+    }
+    READY.call_once(|| {
+        // SAFETY: all zeros is an empty mask and no flags; the handler does what a handler may. What it interrupts goes on.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = lower_this_one as *const () as usize;
+            action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
+        }
+    });
+    // SAFETY: a signal that has a handler, to a thread of this process; it can only fail when the thread is gone.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) };
 }
 
 /// Becomes this user and group, for good, with no other groups.
