@@ -91,7 +91,9 @@ impl<T> Turns<T> {
         }
         let cap = self.settings.tenant_running_max;
         let able = self.tenants.iter_mut().filter(|(_, t)| !t.waiting.is_empty() && t.running < cap);
-        let (name, tenant) = able.min_by_key(|(_, t)| (t.running, t.last_turn))?;
+        // Of those that have not had a turn yet, the one that has waited longest.
+        let first = |t: &Tenant<T>| t.waiting.front().map(|(ticket, _)| *ticket);
+        let (name, tenant) = able.min_by_key(|(_, t)| (t.running, t.last_turn, first(t)))?;
         let (_, waker) = tenant.waiting.pop_front()?;
         self.counter += 1;
         tenant.running += 1;
