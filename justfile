@@ -23,6 +23,10 @@ ci:
 corpus *arguments:
     ./scripts/corpus {{ arguments }}
 
+# The checks of both doors against random input, many cases of it: PROPTEST_CASES, 200 000 unless told otherwise
+fuzz cases="200000":
+    PROPTEST_CASES={{ cases }} PROPTEST_MAX_SHRINK_ITERS=10000 cargo test --package duck-server --locked --lib fuzz_
+
 # The measurements of docs/performance.md
 bench *arguments:
     ./scripts/bench.sh {{ arguments }}

@@ -13,20 +13,9 @@ use crate::doors::Place;
 /// Longest key S3 knows, in bytes.
 const KEY_BYTES_MAX: usize = 1_024;
 
-/// Query words that our operations take; each may appear once.
-const WORDS: [&str; 11] = [
-    "list-type",
-    "prefix",
-    "delimiter",
-    "continuation-token",
-    "start-after",
-    "max-keys",
-    "encoding-type",
-    "uploads",
-    "uploadId",
-    "partNumber",
-    "delete",
-];
+/// What may be said of a list; each word may appear once.
+const LIST_WORDS: [&str; 7] =
+    ["list-type", "prefix", "delimiter", "continuation-token", "start-after", "max-keys", "encoding-type"];
 
 /// Headers that change what a request means in a way we do not carry out.
 const FOREIGN_HEADERS: [&str; 11] = [
@@ -138,14 +127,25 @@ fn words_known(method: &Method, query: &str) -> bool {
     let mut seen: Vec<&str> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let word = pair.split_once('=').map_or(pair, |(word, _)| word);
-        if !WORDS.contains(&word) || seen.contains(&word) {
+        if seen.contains(&word) {
             return false;
         }
         seen.push(word);
     }
-    // `GET key?partNumber=2` reads a part of an object: not served, and not to be mistaken for a plain GET.
-    let has = |word| seen.contains(&word);
-    (!has("partNumber") || has("uploadId")) && (*method != Method::GET || has("list-type") || seen.is_empty())
+    // Each combination is an operation of ours. `GET key?partNumber=2` would read a part of an object, and `PUT key?uploadId=x` a
+    // whole one: not served, and not to be mistaken for the plain form.
+    match method.as_str() {
+        "GET" => {
+            seen.is_empty()
+                || seen.contains(&"list-type") && seen.iter().all(|word| LIST_WORDS.contains(word))
+        }
+        "PUT" => {
+            seen.is_empty() || seen.len() == 2 && seen.contains(&"partNumber") && seen.contains(&"uploadId")
+        }
+        "POST" => matches!(seen.as_slice(), ["uploads" | "uploadId" | "delete"]),
+        "DELETE" => matches!(seen.as_slice(), [] | ["uploadId"]),
+        _ => seen.is_empty(),
+    }
 }
 
 /// Whether a key has one spelling only, which every backend agrees on.
@@ -268,6 +268,18 @@ mod tests {
         for query in wrong {
             assert!(!words_known(&get, query), "{query}");
         }
+        let known = |method: Method, query: &str| words_known(&method, query);
+        assert!(known(Method::PUT, "partNumber=1&uploadId=x") && known(Method::POST, "uploads="));
+        assert!(known(Method::POST, "delete") && known(Method::DELETE, "uploadId=x"));
+        for query in
+            ["uploadId=x", "partNumber=1", "uploads", "list-type=2", "delete", "partNumber=1&uploadId=x&acl"]
+        {
+            assert!(!known(Method::PUT, query), "{query}");
+        }
+        for query in ["", "uploads&uploadId=x", "partNumber=1&uploadId=x", "delete&uploads", "list-type=2"] {
+            assert!(!known(Method::POST, query), "{query}");
+        }
+        assert!(!known(Method::DELETE, "delete") && !known(Method::HEAD, "list-type=2"));
     }
 
     proptest! {

@@ -86,6 +86,121 @@ async fn routes_that_reach_further_are_not_served() {
     assert!(world.fake.seen("POST", "").is_empty());
 }
 
+/// Every method, on what lies beside our routes: views, credentials, scans, other projects, and spellings of our own.
+#[tokio::test]
+async fn nothing_beside_the_routes_is_reached_by_any_method() {
+    let world = World::plain(|_, _| say(200, "{}")).await;
+    for path in [
+        "/v1/p-a/namespaces/n/views",
+        "/v1/p-a/namespaces/n/views/v",
+        "/v1/p-a/views/rename",
+        "/v1/p-a/namespaces/n/register",
+        "/v1/p-a/namespaces/n/register-view",
+        "/v1/p-a/namespaces/n/tables/t/credentials",
+        "/v1/p-a/namespaces/n/tables/t/plan",
+        "/v1/p-a/namespaces/n/tables/t/plan/1",
+        "/v1/p-a/namespaces/n/tables/t/tasks",
+        "/v1/p-a/namespaces/n/tables/t/metrics",
+        "/v1/p-a/namespaces/n/functions",
+        "/v1/p-a/s3/sign",
+        "/v1/p-a/aws/s3/sign",
+        "/v1/p-a",
+        "/v1/p-a/",
+        "/v1",
+        "/",
+        "/v1/oauth/tokens",
+        "/v2/p-a/namespaces",
+        "/V1/p-a/namespaces",
+        "/catalog/v1/p-a/namespaces",
+        "/v1//p-a/namespaces",
+        "/v1/p-a/../p-b/namespaces",
+        "/v1/p-a/%2e%2e/p-b/namespaces",
+        "/v1/p-a%2F..%2Fp-b/namespaces",
+        "/v1/p%2Da/namespaces",
+        "/v1/p-a;x=p-b/namespaces",
+        "/v1/p-b/namespaces/n/tables/t",
+        "/v1/p-a/namespaces?warehouse=w_b",
+        "/v1/p-a/namespaces?project-id=0",
+        "/v1/p-a/namespaces?p%61rent=n&unknown=1",
+        "/management/v1/warehouse",
+        "/management/v1/project",
+        "/health",
+    ] {
+        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let (status, body) = told(world.ask(&world.writer, method.clone(), path).body("{}")).await;
+            assert!(matches!(status, 400 | 403 | 404 | 405), "{method} {path}: {status} {body}");
+            assert!(!body.contains("p-b") && !body.contains("127.0.0.1"), "{body}");
+        }
+    }
+    // Nothing reached the catalog but what the door itself asks: its prefix.
+    assert!(world.fake.seen("GET", "namespaces").is_empty() && world.fake.seen("POST", "").is_empty());
+    assert!(world.fake.seen("DELETE", "").is_empty());
+}
+
+/// Headers by which a catalog chooses project, identity or credentials are not a worker's to send.
+#[tokio::test]
+async fn a_worker_chooses_neither_project_nor_identity() {
+    let world = World::plain(|_, _| say(200, r#"{"namespaces":[]}"#)).await;
+    let ask = world.ask(&world.writer, Method::GET, "/v1/p-a/namespaces");
+    let ask = ask
+        .header("x-project-id", "planted")
+        .header("x-project-ident", "planted")
+        .header("x-iceberg-access-delegation", "planted")
+        .header("x-forwarded-for", "planted")
+        .header("x-user", "planted")
+        .header("cookie", "planted")
+        .header("idempotency-key", "planted");
+    assert_eq!(told(ask).await.0, 200);
+    let seen = world.fake.seen("GET", "/v1/p-a/namespaces");
+    assert_eq!(seen.len(), 1);
+    assert!(!seen[0].headers.contains("planted"), "{}", seen[0].headers);
+}
+
+/// What a catalog says beside the table: none of it reaches a worker, on any route, whatever the status.
+#[tokio::test]
+async fn secrets_and_endpoints_in_answers_stay_with_us() {
+    for (path, body) in [
+        (
+            TABLE,
+            r#"{"metadata":{"location":"s3://lake/w_a/t"},"config":{"s3.secret-access-key":"hush","s3.endpoint":"http://hush"}}"#,
+        ),
+        (
+            TABLE,
+            r#"{"metadata":{"location":"s3://lake/w_a/t"},"storage-credentials":[{"config":{"token":"hush"}}]}"#,
+        ),
+        (
+            TABLE,
+            r#"{"metadata":{"location":"s3://lake/w_a/t","properties":{"s3.secret-access-key":"hush"}}}"#,
+        ),
+        (TABLE, r#"{"metadata":{"location":"s3://lake/w_a/t","properties":{"header.x":"hush"}}}"#),
+        (TABLE, r#"{"metadata":{"location":"s3://hush/t"}}"#),
+        (
+            TABLE,
+            r#"{"metadata":{"location":"s3://lake/w_a/t","metadata-log":[{"metadata-file":"s3://hush/m.json"}]}}"#,
+        ),
+        (
+            TABLE,
+            r#"{"metadata":{"location":"s3://lake/w_a/t","statistics":[{"statistics-path":"s3://hush/s.puffin"}]}}"#,
+        ),
+        (
+            TABLE,
+            r#"{"metadata":{"location":"s3://lake/w_a/t","snapshots":[{"manifests":["s3://hush/a.avro"]}]}}"#,
+        ),
+        ("/v1/p-a/namespaces/n", r#"{"namespace":["n"],"properties":{"s3.endpoint":"http://hush"}}"#),
+        ("/v1/p-a/namespaces/n", r#"{"namespace":["n"],"properties":{"location":"s3://hush/n"}}"#),
+        ("/v1/p-a/namespaces/n", r#"{"namespace":["n"],"properties":{"token":"hush"}}"#),
+        (TABLE, r#"{"metadata":{"location":"s3://lake/w_a/t"}} hush"#),
+        (TABLE, "<html>hush</html>"),
+    ] {
+        for status in [200, 403, 404, 409, 500, 503] {
+            let world = World::plain(move |_, _| say(status, body)).await;
+            let (told, text) = world.get(&world.reader, path).await;
+            assert!(!text.contains("hush"), "{status} {body}: {told} {text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn addresses_outside_pass_in_neither_direction() {
     let outside =

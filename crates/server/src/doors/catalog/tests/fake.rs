@@ -21,6 +21,8 @@ pub(in super::super) struct Seen {
     pub(in super::super) path: String,
     pub(in super::super) key: Option<String>,
     pub(in super::super) bearer: Option<String>,
+    /// All of its headers, as text.
+    pub(in super::super) headers: String,
     pub(in super::super) body: String,
 }
 
@@ -83,6 +85,7 @@ async fn answer(
         path: request.uri().to_string(),
         key: header("idempotency-key"),
         bearer: header("authorization").and_then(|value| value.strip_prefix("Bearer ").map(str::to_owned)),
+        headers: format!("{:?}", request.headers()),
         body: String::new(),
     };
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();

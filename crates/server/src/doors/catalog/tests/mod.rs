@@ -4,6 +4,7 @@ mod access;
 mod asking;
 mod changes;
 mod fake;
+mod fuzz;
 mod login;
 mod sharing;
 

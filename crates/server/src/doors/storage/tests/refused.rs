@@ -11,15 +11,15 @@ use crate::doors::Pass;
 
 const KINDS: [Kind; 2] = [Kind::Local, Kind::Memory];
 
-struct Scene {
-    rig: Rig,
-    reader: Pass,
-    writer: Pass,
-    neighbour: Pass,
+pub(super) struct Scene {
+    pub(super) rig: Rig,
+    pub(super) reader: Pass,
+    pub(super) writer: Pass,
+    pub(super) neighbour: Pass,
 }
 
 impl Scene {
-    async fn of(kind: Kind) -> Self {
+    pub(super) async fn of(kind: Kind) -> Self {
         let rig = Rig::of(kind).await;
         let (reader, writer) = (rig.worker("w_a/", Role::Reader), rig.worker("w_a/", Role::Writer));
         let scene = Self { neighbour: rig.worker("w_b/", Role::Writer), rig, reader, writer };
@@ -31,12 +31,12 @@ impl Scene {
         scene
     }
 
-    async fn send(&self, call: &Call) -> Reply {
+    pub(super) async fn send(&self, call: &Call) -> Reply {
         call.send(self.rig.address).await
     }
 
     /// The neighbour's object is as it was.
-    async fn neighbour_unharmed(&self) {
+    pub(super) async fn neighbour_unharmed(&self) {
         assert_eq!(self.send(&call("GET", "/lake/w_b/x", &self.neighbour)).await.text(), "SECRET");
         let list = self.send(&call("GET", "/lake/?list-type=2&prefix=w_b%2F", &self.neighbour)).await;
         assert_eq!(list.text().matches("<Key>").count(), 1, "{}", list.text());
@@ -45,7 +45,7 @@ impl Scene {
 }
 
 /// Refused by us in so many words, and without a byte of the neighbour's. Signed both ways a client could sign.
-async fn refused(scene: &Scene, call: Call) {
+pub(super) async fn refused(scene: &Scene, call: Call) {
     for raw in [false, true] {
         let call = Call { raw, ..call.clone() };
         let reply = scene.send(&call).await;
@@ -96,6 +96,16 @@ async fn no_path_leads_out_of_the_warehouse() {
             "/.staging/x/1",
             "/lake/w_a/%",
             "/lake/w_a/%2",
+            "/lake/w_a/%u002e%u002e/w_b/x",
+            "/lake/w_a/%2e",
+            "/lake/w_a/x%2e%2e%2f",
+            "/lake/w_a/x#/../w_b/x",
+            "/lake/w_a/x%7f",
+            "/lake/w_a%00/x",
+            "/lake%2Fw_a/x",
+            "/%6cake/w_b/x",
+            "/lake/w_a/%e0%80%ae%e0%80%ae/x",
+            "/lake/w_a/%f0%80%80%ae/x",
             "http://127.0.0.1/lake/w_b/x",
             "lake/w_b/x",
         ] {
@@ -142,6 +152,17 @@ async fn no_list_shows_a_neighbour() {
             "list-type=2&%70refix=w_b%2F",
             "list-type=2&prefix=w_a%2F&delimiter=_",
             "list-type=2&prefix=w_a%2F&max-keys=x",
+            "list-type=2&prefix=w_a%2F&prefix",
+            "list-type=2&list-type=2&prefix=w_a%2F",
+            "list-type=2&prefix=w_a%2f%2e%2e%2fw_b%2f",
+            "list-type=2&prefix=w_a%00%2F",
+            "list-type=2&prefix=w_a%5C",
+            "list-type=2&Prefix=w_b%2F",
+            "list-type=2&prefix=w_a%2F&fetch-owner=true",
+            "list-type=2&prefix=w_a%2F&versions",
+            "list-type=2&prefix=w_a%2F&x-id=ListObjectsV2",
+            "list-type=2&prefix=%77_b%2F",
+            "list-type=2;prefix=w_b%2F",
         ] {
             refused(&scene, call("GET", &format!("/lake/?{query}"), &scene.reader)).await;
             refused(&scene, call("GET", &format!("/lake?{query}"), &scene.writer)).await;

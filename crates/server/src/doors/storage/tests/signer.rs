@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use s3s::dto::{Timestamp, TimestampFormat};
 use sha2::{Digest, Sha256};
@@ -10,6 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::doors::Pass;
+
+/// The door's own deadlines are shorter.
+const ANSWER_MAX: Duration = Duration::from_mins(2);
 
 /// A request, well signed unless told otherwise.
 #[derive(Clone)]
@@ -108,11 +111,23 @@ impl Call {
     }
 
     pub(super) async fn send(&self, door: SocketAddr) -> Reply {
+        let answer =
+            exchange(door, &[self.head(door, "close").as_slice(), &self.body].concat(), ANSWER_MAX).await;
+        let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("an answer");
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply { status, head, body: answer[end + 4..].to_vec() }
+    }
+
+    /// The head as it goes over the wire, with its empty line.
+    pub(super) fn head(&self, door: SocketAddr, connection: &str) -> Vec<u8> {
         let (host, hash) =
             (door.to_string(), self.hash.clone().unwrap_or_else(|| hex(&Sha256::digest(&self.body))));
         let authorization = self.authorization.clone().unwrap_or_else(|| self.sign(&host, &hash));
-        let mut head =
-            format!("{} {} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n", self.method, self.target);
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nhost: {host}\r\nconnection: {connection}\r\n",
+            self.method, self.target
+        );
         write!(head, "x-amz-date: {}\r\nx-amz-content-sha256: {hash}\r\n", self.date()).unwrap();
         if !authorization.is_empty() {
             write!(head, "authorization: {authorization}\r\n").unwrap();
@@ -121,17 +136,24 @@ impl Call {
             write!(head, "content-length: {}\r\n", self.body.len()).unwrap();
         }
         self.headers.iter().for_each(|(name, value)| write!(head, "{name}: {value}\r\n").unwrap());
-        let mut stream = TcpStream::connect(door).await.unwrap();
-        stream.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
-        // A door that refuses may hang up before it has read the body.
-        let _ = stream.write_all(&self.body).await;
-        let mut reply = Vec::new();
-        let _ = stream.read_to_end(&mut reply).await;
-        let end = reply.windows(4).position(|window| window == b"\r\n\r\n").expect("an answer");
-        let head = String::from_utf8_lossy(&reply[..end]).into_owned();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Reply { status, head, body: reply[end + 4..].to_vec() }
+        head.push_str("\r\n");
+        head.into_bytes()
     }
+
+    /// The signature that it would be sent with.
+    pub(super) fn authorization(&self, door: SocketAddr) -> String {
+        self.sign(&door.to_string(), &self.hash.clone().unwrap_or_else(|| hex(&Sha256::digest(&self.body))))
+    }
+}
+
+/// Sends these bytes and nothing more, and gives back all that comes until the door hangs up, or for so long.
+pub(super) async fn exchange(door: SocketAddr, bytes: &[u8], long: Duration) -> Vec<u8> {
+    let (mut reading, mut writing) = TcpStream::connect(door).await.unwrap().into_split();
+    let mut answer = Vec::new();
+    // A door that refuses may hang up before it has read all.
+    let both = async { tokio::join!(writing.write_all(bytes), reading.read_to_end(&mut answer)) };
+    let _ = tokio::time::timeout(long, both).await;
+    answer
 }
 
 fn hex(bytes: &[u8]) -> String {
