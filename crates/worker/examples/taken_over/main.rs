@@ -5,6 +5,9 @@
 //! sandbox, to show which attempts are stopped by it and which would fail anywhere.
 
 #![allow(dead_code, missing_docs)]
+// A register has no sign; the signatures are those of the worker's own module.
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+#![allow(clippy::many_single_char_names, clippy::needless_pass_by_value)]
 
 #[path = "../../src/birth.rs"]
 mod birth;

@@ -18,9 +18,13 @@ const PAGE_BYTES: usize = 4_096;
 /// The first byte above the page.
 pub(crate) const END: u64 = PAGE + PAGE_BYTES as u64;
 /// How long an address is.
-pub(crate) const ADDRESS_BYTES: u32 = size_of::<libc::sockaddr_in>() as u32;
+pub(crate) const ADDRESS_BYTES: u32 = 16;
+const _: () = assert!(size_of::<libc::sockaddr_in>() == ADDRESS_BYTES as usize);
 /// What of an address counts: family, port, host. The rest is padding.
 const MEANT_BYTES: usize = 8;
+
+const FAMILY: libc::sa_family_t = 2;
+const _: () = assert!(libc::AF_INET == 2);
 
 static PINNED: AtomicBool = AtomicBool::new(false);
 
@@ -53,7 +57,7 @@ pub(crate) fn pin(ports: [u16; 2]) -> io::Result<()> {
 
 fn raw(address: SocketAddrV4) -> libc::sockaddr_in {
     libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
+        sin_family: FAMILY,
         sin_port: address.port().to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
         sin_zero: [0; 8],
@@ -85,5 +89,5 @@ pub(crate) unsafe extern "C" fn connect(
     }
     // SAFETY: the caller's own arguments, or an address of the same length that says the same.
     let done = unsafe { libc::syscall(libc::SYS_connect, socket, address, length) };
-    done as c_int
+    if done == 0 { 0 } else { -1 }
 }

@@ -115,6 +115,8 @@ fn is_plain_key(key: &str) -> bool {
     let low = key.to_ascii_lowercase();
     key.strip_suffix('/').unwrap_or(key).split('/').all(segment)
         && !key.contains(['?', '#', '\\'])
+        // A URL parser drops blanks at the end, and `.. ` becomes `..`.
+        && !key.ends_with(char::is_whitespace)
         && !key.chars().any(char::is_control)
         && !["%2e", "%2f", "%5c", "%00"].iter().any(|escape| low.contains(escape))
 }

@@ -67,14 +67,17 @@ pub(super) fn precheck(head: &Parts, part_bytes_max: u64) -> Result<(), Refusal>
     }
     let served =
         [Method::GET, Method::HEAD, Method::PUT, Method::POST, Method::DELETE].contains(&head.method);
-    let form = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| {
+    // Any of them: who reads the first and who reads the last must come to the same.
+    let form = head.headers.get_all(header::CONTENT_TYPE).iter().any(|kind| {
         String::from_utf8_lossy(kind.as_bytes()).trim_start().to_ascii_lowercase().starts_with("multipart/")
     });
     if !served || form || FOREIGN_HEADERS.iter().any(|name| head.headers.contains_key(*name)) {
         return Err(Refusal::Header);
     }
-    let length =
-        only(&head.headers, header::CONTENT_LENGTH.as_str()).and_then(|text| text.parse::<u64>().ok());
+    let length = only(&head.headers, header::CONTENT_LENGTH.as_str())
+        // `parse` takes a plus, too.
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|text| text.parse::<u64>().ok());
     let body = [Method::PUT, Method::POST].contains(&head.method);
     match length {
         Some(bytes) if bytes > part_bytes_max => Err(Refusal::Length),
@@ -249,6 +252,22 @@ mod tests {
             "/a\\b",
         ] {
             assert!(!plainly_spelled(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_length_is_digits() {
+        let length = |text: &str| {
+            let head = http::Request::put("/lake/w_a/x")
+                .header("authorization", "AWS4-HMAC-SHA256 Credential=K/20260101/us-east-1/s3/aws4_request")
+                .header("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+                .header("x-amz-date", "20260101T000000Z")
+                .header("content-length", text);
+            precheck(&head.body(()).unwrap().into_parts().0, 9)
+        };
+        assert_eq!(length("9"), Ok(()));
+        for text in ["10", "+1", "-1", "", "1 ", "0x1", "1,1", "18446744073709551617"] {
+            assert_eq!(length(text), Err(Refusal::Length), "{text}");
         }
     }
 

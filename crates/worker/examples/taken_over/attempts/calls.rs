@@ -161,8 +161,8 @@ pub(super) const PLAIN: &[(&str, i64, &[u64])] = &[
     ("sendfile", c::SYS_sendfile, &[2, 0, 0, 0]),
     ("recvmsg", c::SYS_recvmsg, &[3, 0, 0]),
     ("peer's process", c::SYS_getsockopt, &[3, 1, 77, 0, 0]),
-    ("execve, 32-bit pointers", X32 | 520, &[0, 0, 0]),
-    ("socket, 32-bit pointers", X32 | 41, &[1, 1, 0]),
+    ("execve, 32-bit pointers", X32 | 0x208, &[0, 0, 0]),
+    ("socket, 32-bit pointers", X32 | 0x29, &[1, 1, 0]),
     ("no such call", 10_000, &[]),
 ];
 

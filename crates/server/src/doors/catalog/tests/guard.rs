@@ -15,7 +15,7 @@ fn read(body: &Value) -> Result<(), Held> {
     check(body.to_string().as_bytes(), &place(), Way::Read)
 }
 
-const ELSEWHERE: [&str; 16] = [
+const ELSEWHERE: [&str; 19] = [
     "s3://lake/prod/w_b/t",
     "s3://lake/prod/w_aa/t",
     "s3://lake/prod/w_a",
@@ -29,6 +29,9 @@ const ELSEWHERE: [&str; 16] = [
     "s3://lake/prod/w_a/t?versionId=1",
     "s3://lake/prod/w_a/t#x",
     "s3://lake/prod/w_a/t\\x",
+    "s3://lake/prod/w_a/ ",
+    "s3://lake/prod/w_a/.. ",
+    "s3://lake/prod/w_a/t\u{a0}",
     "file:///etc/passwd",
     "/etc/passwd",
     "",

@@ -348,6 +348,8 @@ async fn what_is_not_understood_is_refused() {
         call("POST", "/lake/", writer).body("x").header("content-type", "multipart/form-data; boundary=b"),
     )
     .await;
+    let two_kinds = call("GET", "/lake/w_a/x", writer).header("content-type", "text/plain");
+    refused(&scene, two_kinds.header("content-type", "multipart/form-data; boundary=b")).await;
     refused(&scene, call("OPTIONS", "/lake/w_a/x", writer)).await;
     refused(&scene, call("PATCH", "/lake/w_a/x", writer)).await;
     refused(&scene, call("PUT", "/lake", writer)).await;

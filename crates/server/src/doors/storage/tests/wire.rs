@@ -134,7 +134,7 @@ async fn a_page_s_token_opens_no_other_list() {
         }
         let first = call("GET", "/lake/?list-type=2&max-keys=1&prefix=w_b%2F", &scene.neighbour);
         let token = scene.send(&first).await.element("NextContinuationToken").unwrap();
-        let token: String = token.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let token = token.bytes().fold(String::new(), |text, byte| text + &format!("%{byte:02X}"));
         for words in [
             format!("continuation-token={token}&list-type=2&prefix=w_a%2F"),
             "continuation-token=w_b%2F&list-type=2&prefix=w_a%2F".into(),
