@@ -302,7 +302,7 @@ fn threads(rules: &mut Rules) -> Result<(), Error> {
     rules.insert(libc::SYS_setpriority, vec![rule([int(0, Eq, 0)?, int(1, Eq, 0)?])?]);
     rules.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS])?);
     // Another filter can only take away; `close_files` is one.
-    let all_threads = int(1, Eq, libc::SECCOMP_FILTER_FLAG_TSYNC as u32)?;
+    let all_threads = int(1, Eq, libc::SECCOMP_FILTER_FLAG_TSYNC)?;
     rules.insert(libc::SYS_seccomp, vec![rule([int(0, Eq, libc::SECCOMP_SET_MODE_FILTER)?, all_threads])?]);
     Ok(())
 }

@@ -31,7 +31,7 @@ pub use self::settings::{Class, Settings, WorkerSettings};
 use self::spares::Spares;
 pub use self::state::Gauges;
 use self::state::{Ceilings, State, Step};
-pub(crate) use self::worker::Worker;
+pub(crate) use self::worker::{Outgrown, Worker};
 use crate::doors::{Passes, Place, Visitor};
 use crate::fault::Fault;
 use crate::governance::Permit;

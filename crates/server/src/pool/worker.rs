@@ -5,11 +5,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,6 +36,8 @@ use crate::fault::Fault;
 const STDERR_BYTES_MAX: usize = 8 << 10;
 /// How far above its hard limit a worker is killed: what the limit does not count (pages of libraries that it has changed, stacks).
 const OUTGROWN_BYTES: u64 = 64 << 20;
+/// Files in a worker's directory. DuckDB makes a few; more would make counting them slow.
+const FILES_MAX: u32 = 4_096;
 /// What the kernel keeps for a thread: its stack there, 16 KiB, and a dozen structures.
 const THREAD_BYTES: u64 = 32 << 10;
 /// A few lines for each statement.
@@ -79,11 +81,13 @@ pub(crate) struct Worker {
     /// Its process.
     pub(crate) pid: i32,
     process: Process,
+    directory: PathBuf,
     socket: PathBuf,
     said: Arc<Mutex<Vec<u8>>>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     end: Arc<End>,
     memory_bytes_max: u64,
+    spill_bytes_max: u64,
     _pass: Pass,
 }
 
@@ -95,7 +99,16 @@ struct End {
     leases: AtomicUsize,
     bereaved: AtomicUsize,
     /// It was killed for what it used.
-    outgrown: AtomicBool,
+    outgrown: OnceLock<Outgrown>,
+}
+
+/// What a worker has used too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outgrown {
+    /// Memory.
+    Memory,
+    /// Disk, or files.
+    Disk,
 }
 
 /// A child, by a descriptor that never means another one. Killed when this is dropped.
@@ -201,17 +214,19 @@ impl Spare {
         }
         let Spare { id, process, home, control, listening, said } = self;
         let end = Arc::<End>::default();
-        let socket = home.socket.clone();
+        let (directory, socket) = (home.directory.clone(), home.socket.clone());
         tokio::spawn(watch(control, listening, home, end.clone()));
         Ok(Worker {
             id,
             pid: process.pid,
             process,
+            directory,
             socket,
             said,
             idle: Mutex::default(),
             end,
             memory_bytes_max: cell.memory_bytes_max,
+            spill_bytes_max: cell.spill_bytes_max,
             _pass: pass,
         })
     }
@@ -233,18 +248,26 @@ impl Worker {
         self.end.bereaved.load(Ordering::Acquire) > 1
     }
 
-    /// Whether it was ended for the memory that it used.
-    pub(crate) fn was_outgrown(&self) -> bool {
-        self.end.outgrown.load(Ordering::Acquire)
+    /// What it was ended for, if it used too much of it.
+    pub(crate) fn outgrown(&self) -> Option<Outgrown> {
+        self.end.outgrown.get().copied()
     }
 
-    /// Ends the process if it uses more than it may: the backstop behind its own limits.
+    /// Ends the process if it uses more than it may: the backstop behind its own limits, which know files one by one only.
     pub(super) fn kill_if_outgrown(&self) {
-        if self.memory_bytes().is_some_and(|bytes| bytes > self.memory_bytes_max + OUTGROWN_BYTES) {
-            tracing::warn!(worker = self.id, "killed: it uses more memory than it may");
-            self.end.outgrown.store(true, Ordering::Release);
-            self.kill();
-        }
+        let memory = self.memory_bytes().is_some_and(|bytes| bytes > self.memory_bytes_max + OUTGROWN_BYTES);
+        let disk =
+            || disk_bytes(&self.directory, &mut FILES_MAX.clone()) > self.spill_bytes_max + OUTGROWN_BYTES;
+        let what = if memory {
+            Outgrown::Memory
+        } else if disk() {
+            Outgrown::Disk
+        } else {
+            return;
+        };
+        tracing::warn!(worker = self.id, ?what, "killed: it uses more than it may");
+        let _ = self.end.outgrown.set(what);
+        self.kill();
     }
 
     pub(super) fn leased(&self) {
@@ -355,6 +378,22 @@ async fn listen(mut stderr: tokio::net::unix::pipe::Receiver, said: Arc<Mutex<Ve
     }
 }
 
+/// What lies in a folder, bytes on disk. With more files in it than that it is as good as full.
+fn disk_bytes(folder: &Path, files: &mut u32) -> u64 {
+    let mut bytes = 0_u64;
+    for entry in fs::read_dir(folder).into_iter().flatten().map_while(Result::ok) {
+        *files = files.saturating_sub(1);
+        if *files == 0 {
+            return u64::MAX;
+        }
+        // Not followed: a link is a file of its own.
+        let Ok(about) = entry.metadata() else { continue };
+        let inside = if about.is_dir() { disk_bytes(&entry.path(), files) } else { about.blocks() * 512 };
+        bytes = bytes.saturating_add(inside);
+    }
+    bytes
+}
+
 fn memory_bytes(status: &str) -> Option<u64> {
     let number = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -379,6 +418,18 @@ fn stderr_pipe() -> io::Result<(OwnedFd, tokio::net::unix::pipe::Receiver)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_counted_with_what_is_in_it_and_only_so_far() {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("data")).unwrap();
+        for name in ["a", "data/b", "data/c"] {
+            fs::write(home.path().join(name), [7; 10_000]).unwrap();
+        }
+        let counted = |mut files| disk_bytes(home.path(), &mut files);
+        assert!((30_000..90_000).contains(&counted(100)), "{}", counted(100));
+        assert_eq!(counted(3), u64::MAX);
+    }
 
     #[test]
     fn memory_is_what_a_worker_alone_makes_the_machine_hold() {

@@ -23,7 +23,7 @@ pub use self::register::Register;
 pub(crate) use self::register::{Entry, Known};
 use crate::fault::Fault;
 use crate::limits::Slot;
-use crate::pool::{Lease, Worker};
+use crate::pool::{Lease, Outgrown, Worker};
 
 /// A failure's body is a few sentences.
 const FAILURE_BYTES_MAX: usize = 64 << 10;
@@ -279,7 +279,12 @@ async fn lost(
 /// as JSON on standard error.
 fn reason(worker: &Worker) -> Fault {
     let said = worker.last_words();
-    let (code, sentence) = if worker.was_outgrown() {
+    let (code, sentence) = if worker.outgrown() == Some(Outgrown::Disk) {
+        (
+            Code::SpillExhausted,
+            "The statement needs more disk for intermediate data than one may use. Read fewer rows or columns.",
+        )
+    } else if worker.outgrown() == Some(Outgrown::Memory) {
         (
             Code::OutOfMemory,
             "The statement needs more memory than an engine has. Read fewer rows or columns, or aggregate earlier.",

@@ -382,7 +382,7 @@ fn hmac(key: &[u8], text: &str) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn stolen_keys_open_their_own_warehouse_in_their_own_role() {
     let program = format!("'{}'", attacker().display());
-    let world = World::start(&[("worker", "program", &program)]).await;
+    let world = World::start(&[("worker", "program", &program), ("worker", "spill_mb_max", "256")]).await;
     let (own, foreign) = (&world.acme.warehouse, &world.globex.warehouse);
     let stored = world.stored();
     let key_of = |name: &str| {
@@ -448,6 +448,12 @@ async fn stolen_keys_open_their_own_warehouse_in_their_own_role() {
         let die =
             json!({"sql": json!({"die": "abort"}).to_string(), "format": "json", "allow_writes": writes});
         assert_eq!(world.acme.problem(&die).await.code, Code::EngineLost);
+        let after = order(&world.acme, json!("loot"), writes).await;
+        assert_ne!(after["spec"]["bearer"], spec["bearer"]);
+        // Nor does it get more disk than it may, in however many files.
+        let fill =
+            json!({"sql": json!({"die": "disk"}).to_string(), "format": "json", "allow_writes": writes});
+        assert_eq!(world.acme.problem(&fill).await.code, Code::SpillExhausted);
         let after = order(&world.acme, json!("loot"), writes).await;
         assert_ne!(after["spec"]["bearer"], spec["bearer"]);
         // What was stolen died with it.
