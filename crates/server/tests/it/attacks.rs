@@ -110,23 +110,8 @@ async fn whatever_one_organisation_sends_the_other_goes_on() {
         ("query", "rows_max", "1000000000000"),
     ])
     .await;
-    let quiet = Arc::new(AtomicBool::new(false));
-    let alone = tokio::spawn(small_queries(world.globex.clone(), quiet.clone()));
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    quiet.store(true, Ordering::Release);
-    let alone = alone.await.unwrap();
-
-    let over = Arc::new(AtomicBool::new(false));
-    let beside = tokio::spawn(small_queries(world.globex.clone(), over.clone()));
-    let (pid, watched, peak) = (world.pid, over.clone(), Arc::new(AtomicU64::new(0)));
-    let highest = peak.clone();
-    let watch = std::thread::spawn(move || {
-        while !watched.load(Ordering::Acquire) {
-            highest.fetch_max(memory(pid), Ordering::AcqRel);
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    });
     // A stream that goes on all the time, and must come to its end.
+    let over = Arc::new(AtomicBool::new(false));
     let (globex, stopped) = (world.globex.clone(), over.clone());
     let streams = tokio::spawn(async move {
         let mut whole = 0;
@@ -137,7 +122,21 @@ async fn whatever_one_organisation_sends_the_other_goes_on() {
         }
         whole
     });
+    let quiet = Arc::new(AtomicBool::new(false));
+    let alone = tokio::spawn(small_queries(world.globex.clone(), quiet.clone()));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    quiet.store(true, Ordering::Release);
+    let alone = alone.await.unwrap();
 
+    let beside = tokio::spawn(small_queries(world.globex.clone(), over.clone()));
+    let (pid, watched, peak) = (world.pid, over.clone(), Arc::new(AtomicU64::new(0)));
+    let highest = peak.clone();
+    let watch = std::thread::spawn(move || {
+        while !watched.load(Ordering::Acquire) {
+            highest.fetch_max(memory(pid), Ordering::AcqRel);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
     let codes = futures::stream::iter(&attacks)
         .map(|attack| attacked(&world.acme, attack))
         .buffer_unordered(AT_ONCE)
@@ -162,7 +161,7 @@ async fn whatever_one_organisation_sends_the_other_goes_on() {
     assert!(whole > 3);
     assert!(peak < BUDGET_MB * 11 / 10, "{peak} MiB of {BUDGET_MB}");
     // Other tests run beside this one; docs/performance.md has the figure of a quiet machine.
-    assert!(beside < (alone * 10.0).max(BESIDE_MS_MAX), "{beside:.0} ms beside {alone:.0} ms");
+    assert!(beside < (alone * 3.0).max(BESIDE_MS_MAX), "{beside:.0} ms beside {alone:.0} ms");
 }
 
 /// What became of it: `ok` or a code. Typed and in time, and the attacker itself is served afterwards.
