@@ -47,6 +47,9 @@ class Place:
 class Cell:
     """What all worlds have in common. A world's own are `begins`, `founds`, `base`, `opens`, `poisons`, `taps` and `told`."""
 
+    # Files of B's that B may read by path.
+    readable = "files/*.parquet"
+
     def __init__(self, number, server, weed, landlock=True):
         self.number, self.server, self.weed_program, self.landlock = number, Path(server).resolve(), weed, landlock
         self.marker = f"mark{secrets.token_hex(8)}b"

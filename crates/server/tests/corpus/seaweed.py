@@ -52,6 +52,9 @@ class Seaweed(Cell):
     def opens(self, place):
         return hostile.catalog(self.catalog_url, self.catalog_token, place.bucket, self.store)
 
+    # There are none but its tables', and those are read by the table's name only.
+    readable = None
+
     def has_files(self, place, word, table):
         """A bucket of its takes nothing but a table's own files."""
 
