@@ -61,9 +61,10 @@ impl Journey {
         authorization: Option<&str>,
         id: &str,
         watched: bool,
+        arrived: Instant,
         ask: QueryRequest,
     ) -> Result<Answer, Fault> {
-        let deadline = self.deadline(ask.timeout_ms);
+        let deadline = self.deadline(arrived, ask.timeout_ms);
         let permit = self.permit(authorization, &ask)?;
         let entry = self.register.enter(&permit, id)?;
         let statement = self.statement(id, watched, ask);
@@ -80,9 +81,10 @@ impl Journey {
         self: &Arc<Self>,
         authorization: Option<&str>,
         sent_by: &str,
+        arrived: Instant,
         ask: StatementRequest,
     ) -> Result<String, Fault> {
-        let deadline = self.deadline(ask.query.timeout_ms);
+        let deadline = self.deadline(arrived, ask.query.timeout_ms);
         let permit = self.permit(authorization, &ask.query)?;
         let pending = match self.statements.submit(&permit, sent_by, &ask)? {
             Submitted::Known(id) => return Ok(id),
@@ -137,14 +139,14 @@ impl Journey {
 
     /// Makes a warehouse's worker ready, for queries to come.
     pub async fn warm(&self, permit: &Permit) -> Result<(), Fault> {
-        let deadline = self.deadline(None);
+        let deadline = self.deadline(Instant::now(), None);
         let _slot = self.limits.admit(permit, deadline).await?;
         self.pool.lease(permit, deadline).await.map(|_| ())
     }
 
-    fn deadline(&self, timeout_ms: Option<u64>) -> Instant {
+    fn deadline(&self, arrived: Instant, timeout_ms: Option<u64>) -> Instant {
         let ms = timeout_ms.unwrap_or(u64::MAX).min(self.settings.timeout_ms_max);
-        Instant::now() + Duration::from_millis(ms)
+        arrived + Duration::from_millis(ms)
     }
 
     fn statement(&self, id: &str, watched: bool, ask: QueryRequest) -> Statement {

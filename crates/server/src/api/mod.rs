@@ -88,6 +88,8 @@ struct RequestId {
     id: Arc<str>,
     /// The client chose it, so that it can ask for its statement.
     chosen: bool,
+    /// When its head was there: deadlines count from here, and not from the end of a slow body.
+    arrived: Instant,
 }
 
 /// All routes.
@@ -128,10 +130,10 @@ async fn identified(mut request: Request, next: Next) -> Response {
     let (id, chosen) =
         (chosen.clone().unwrap_or_else(|| Uuid::now_v7().to_string().into()), chosen.is_some());
     let span = tracing::info_span!("request", request_id = %id, method = %request.method(), path = request.uri().path());
-    request.extensions_mut().insert(RequestId { id: id.clone(), chosen });
-    let began = Instant::now();
+    let arrived = Instant::now();
+    request.extensions_mut().insert(RequestId { id: id.clone(), chosen, arrived });
     let mut answer = next.run(request).instrument(span.clone()).await;
-    let (status, ms) = (answer.status().as_u16(), began.elapsed().as_millis());
+    let (status, ms) = (answer.status().as_u16(), arrived.elapsed().as_millis());
     span.in_scope(|| tracing::info!(status, ms, "answered"));
     if let Ok(id) = HeaderValue::from_str(&id) {
         answer.headers_mut().insert(REQUEST_ID_HEADER, id);

@@ -40,7 +40,7 @@ async fn run(service: &Service, id: &RequestId, headers: &HeaderMap, body: Body)
     service.admits()?;
     let ask: QueryRequest = read(body, service.body_bytes_max, "query").await?;
     check(&ask)?;
-    service.journey.run(authorization(headers), &id.id, id.chosen, ask).await
+    service.journey.run(authorization(headers), &id.id, id.chosen, id.arrived, ask).await
 }
 
 /// The request's body, by the contract and nothing else.

@@ -65,7 +65,7 @@ async fn sent(
         return Err(Fault::new(Code::InvalidRequest, sentence));
     }
     let (wait_ms, cancel) = (ask.wait_timeout_ms, ask.on_wait_timeout == OnWaitTimeout::Cancel);
-    let statement = service.journey.submit(authorization(headers), &id.id, ask)?;
+    let statement = service.journey.submit(authorization(headers), &id.id, id.arrived, ask)?;
     let seen = service.journey.statements.find(None, &statement)?;
     // A client that goes away meanwhile has said all the same what is to become of its statement.
     let waited = tokio::spawn(async move {
