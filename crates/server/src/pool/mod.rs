@@ -398,10 +398,9 @@ impl Inner {
                 ended.extend(self.state().retire(&key, id));
             }
         }
-        if !ended.is_empty() {
-            drop(ended);
-            self.changed.notify_waiters();
-        }
+        drop(ended);
+        // Time alone changes things, too: a worker that nobody came for is held no longer.
+        self.changed.notify_waiters();
         self.fill_spares().await;
     }
 }

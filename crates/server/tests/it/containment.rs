@@ -218,6 +218,21 @@ async fn thirty_two_cold_warehouses_at_once_all_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_nobody_came_for_makes_room_for_who_waits() {
+    let world = World::start(&[NO_SPARES, ("pool", "workers_max", "1")]).await;
+    for _ in 0..3 {
+        // Its start goes on after it has given up.
+        let gave_up = world.acme.problem(&json!({"sql": "SELECT 1", "timeout_ms": 1})).await;
+        assert_eq!(gave_up.code, Code::Timeout);
+        let began = Instant::now();
+        let next = json!({"sql": "SELECT 2", "format": "json", "timeout_ms": 8_000});
+        assert_eq!(world.globex.json(next).await["rows"], json!([[2]]));
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    }
+    world.is_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_warehouse_made_ready_is_ready() {
     let world = World::start(&[]).await;
     let warm = |who: &Organisation, name: &str| {

@@ -77,23 +77,6 @@ async fn after_a_conflict_the_same_statement_works() {
 }
 
 #[tokio::test]
-async fn the_number_of_secrets_does_not_grow_with_queries() {
-    let world = World::start(&[]).await;
-    let count = "SELECT count(*) FROM duckdb_secrets()";
-    let before = world.acme.post(&json!({"sql": count, "format": "json"})).await;
-    if !before.status().is_success() {
-        // What cannot be asked cannot be counted; that it is refused is Isolation's promise.
-        assert_eq!(problem(before).await.code, Code::StatementRefused);
-        return;
-    }
-    let before = before.json::<Value>().await.unwrap()["rows"].clone();
-    for _ in 0..100 {
-        world.acme.rows("SELECT count(*) FROM datasets.ds_toydemo001").await;
-    }
-    assert_eq!(world.acme.rows(count).await, before);
-}
-
-#[tokio::test]
 async fn the_words_of_an_error_decide_nothing() {
     let world = shared().await;
     for words in
