@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::query::WriteReport;
+
 /// Media type of an error's body (RFC 9457).
 pub const PROBLEM_MEDIA_TYPE: &str = "application/problem+json";
 
@@ -48,6 +50,8 @@ codes! {
     WarehouseMismatch = "warehouse_mismatch", 403;
     /// `allow_writes` was asked for and the token does not grant writing.
     WritesNotGranted = "writes_not_granted", 403;
+    /// The service's policy lets nothing be written there: see the table and the rule in `detail`.
+    WriteTargetClosed = "write_target_closed", 403;
     /// The catalog has no warehouse of that name.
     UnknownWarehouse = "unknown_warehouse", 404;
     /// The catalog says that the warehouse lies elsewhere in the store than this server is configured to expect.
@@ -85,6 +89,8 @@ codes! {
     CommitConflict = "commit_conflict", 409;
     /// The catalog never said whether the change was made.
     CommitUnknown = "commit_unknown", 502;
+    /// The change was made, and then its answer was lost: see `write`. Do not send it again.
+    AnswerLost = "answer_lost", 502;
 
     /// The result was asked for, and the statement has not ended yet.
     StatementRunning = "statement_running", 409;
@@ -140,6 +146,9 @@ pub struct Problem {
     /// Where in `sql` the error was found, in characters from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
+    /// What became of the changes, where the request came with `allow_writes` and had begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<WriteReport>,
 }
 
 #[cfg(test)]

@@ -127,6 +127,9 @@ pub enum Report {
     Failed(Failure),
 }
 
+/// Header or trailer of a worker's answer: how many rows its changes affected.
+pub const AFFECTED_HEADER: &str = "x-rows-affected";
+
 /// One statement for a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Statement {
@@ -134,6 +137,9 @@ pub struct Statement {
     pub id: String,
     /// The SQL as the client sent it.
     pub sql: String,
+    /// What is run before it in the same transaction. Where there is none, it is a transaction of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<String>,
     /// Values for its parameters.
     pub params: Option<Params>,
     /// How to encode the answer.
@@ -146,6 +152,26 @@ pub struct Statement {
     /// What its text may be.
     #[serde(default)]
     pub text: TextLimits,
+}
+
+/// What a statement is about to do, as its text says: for turns and for an early refusal. The doors decide.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// What it changes, in the order of the text.
+    pub targets: Vec<Target>,
+    /// It changes tables only by inserting, and reads none of those: to run it again means the same.
+    pub appends: bool,
+}
+
+/// Something that a statement changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The schema, as written; the default schema where none is.
+    pub schema: String,
+    /// The table; none where it is the schema itself.
+    pub table: Option<String>,
+    /// It does not exist before.
+    pub is_new: bool,
 }
 
 /// How much text, and how deep, an engine takes to read. What is beyond it costs DuckDB's parser or planner more than any question

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::doors::{catalog, storage};
-use crate::{auth, journey, limits, places, pool, statements};
+use crate::{auth, governance, journey, limits, places, pool, statements};
 
 /// Environment variable → setting. The names are those that the platform uses already; they win over the file.
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -51,6 +51,8 @@ pub struct Config {
     pub auth: auth::Settings,
     /// Where warehouses are.
     pub warehouse: places::Settings,
+    /// Who may write.
+    pub writes: governance::Settings,
     /// The catalog.
     pub catalog: catalog::Settings,
     /// The object store.
@@ -126,6 +128,7 @@ impl Config {
         let mut faults = Vec::new();
         let auth = section::<auth::Settings>(&mut written, "auth", &mut faults);
         let warehouse = section::<places::Settings>(&mut written, "warehouse", &mut faults);
+        let writes = section::<governance::Settings>(&mut written, "writes", &mut faults);
         let catalog = section::<catalog::Settings>(&mut written, "catalog", &mut faults);
         let storage = section::<storage::Settings>(&mut written, "storage", &mut faults);
         let limits = section::<limits::Settings>(&mut written, "limits", &mut faults);
@@ -148,16 +151,17 @@ impl Config {
         let loopback = listen.is_none_or(|listen| listen.ip().is_loopback());
         faults.extend(of(auth.as_ref().map(|s| s.faults(loopback))));
         faults.extend(of(warehouse.as_ref().map(places::Settings::faults)));
+        faults.extend(of(writes.as_ref().map(governance::Settings::faults)));
         faults.extend(of(catalog.as_ref().map(catalog_faults)));
         faults.extend(of(storage.as_ref().map(storage_faults)));
         faults.extend(of(limits.as_ref().map(limits::Settings::faults)));
         faults.extend(of(pool.as_ref().zip(worker.as_ref()).map(|(pool, worker)| pool.faults(worker))));
         faults.extend(of(worker.as_ref().map(pool::WorkerSettings::faults)));
         faults.extend(of(statements.as_ref().map(statements::Settings::faults)));
-        let (Some(auth), Some(warehouse), Some(catalog), Some(storage)) = (auth, warehouse, catalog, storage)
-        else {
+        let (Some(auth), Some(warehouse), Some(writes)) = (auth, warehouse, writes) else {
             return Err(Faults(faults));
         };
+        let (Some(catalog), Some(storage)) = (catalog, storage) else { return Err(Faults(faults)) };
         let (Some(limits), Some(pool), Some(worker), Some(query)) = (limits, pool, worker, query) else {
             return Err(Faults(faults));
         };
@@ -174,6 +178,7 @@ impl Config {
             runtime_dir: top.runtime_dir,
             auth,
             warehouse,
+            writes,
             catalog,
             storage,
             limits,

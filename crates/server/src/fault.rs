@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use duck_contract::Code;
+use duck_contract::query::WriteReport;
 
 /// A request's failure. `api::problem` is the only place that turns one into HTTP.
 #[derive(Debug, Clone)]
@@ -16,13 +17,15 @@ pub struct Fault {
     pub sentence: Cow<'static, str>,
     /// Where in the SQL, in characters from 0.
     pub position: Option<u32>,
+    /// What became of the changes of whoever may make some.
+    pub write: Option<Box<WriteReport>>,
     cause: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl Fault {
     /// A failure in these words.
     pub fn new(code: Code, sentence: impl Into<Cow<'static, str>>) -> Self {
-        Fault { code, sentence: sentence.into(), position: None, cause: None }
+        Fault { code, sentence: sentence.into(), position: None, write: None, cause: None }
     }
 
     /// With what lies behind it, for the log.

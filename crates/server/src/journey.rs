@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duck_contract::worker::{Statement, TextLimits};
-use duck_contract::{QueryRequest, StatementRequest};
+use duck_contract::{Code, QueryRequest, Role, StatementRequest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -12,8 +12,8 @@ use crate::auth::Auth;
 use crate::fault::Fault;
 use crate::governance::{Governance, Permit, Wish};
 use crate::limits::{Limits, Slot};
-use crate::pool::Pool;
-use crate::query::{self, Answer, Entry, Failed, Register};
+use crate::pool::{Lease, Pool};
+use crate::query::{self, Answer, Entry, Failed, Order, Register};
 use crate::statements::{Statements, Submitted};
 
 /// Ceilings of one query.
@@ -64,16 +64,15 @@ impl Journey {
         arrived: Instant,
         ask: QueryRequest,
     ) -> Result<Answer, Fault> {
-        let deadline = self.deadline(arrived, ask.timeout_ms);
         let permit = self.permit(authorization, &ask)?;
         let entry = self.register.enter(&permit, id)?;
-        let statement = self.statement(id, watched, ask);
+        let order = self.order(permit, id, watched, arrived, ask);
         let stopped = entry.stopped();
         let answer = async {
-            let slot = self.limits.admit(&permit, deadline).await?;
-            self.proceed((entry, slot), &permit, &statement, deadline).await
+            let slot = self.limits.admit(&order.permit, order.deadline).await?;
+            self.proceed((entry, slot), &order).await
         };
-        unless(stopped, answer).await
+        self.conclude(unless(stopped, answer).await, &order).await
     }
 
     /// Verify, govern, and the rest without whoever asks: the id under which the answer will be kept.
@@ -84,7 +83,6 @@ impl Journey {
         arrived: Instant,
         ask: StatementRequest,
     ) -> Result<String, Fault> {
-        let deadline = self.deadline(arrived, ask.query.timeout_ms);
         let permit = self.permit(authorization, &ask.query)?;
         let pending = match self.statements.submit(&permit, sent_by, &ask)? {
             Submitted::Known(id) => return Ok(id),
@@ -92,14 +90,16 @@ impl Journey {
         };
         let (journey, id) = (self.clone(), pending.id().to_owned());
         let entry = self.register.enter(&permit, &id)?;
-        let statement = self.statement(&id, true, ask.query);
-        let stopped = entry.stopped();
-        let answer = async move {
-            // Nobody waits for this one, so it can wait for its turn as long as it has time.
-            let slot = journey.limits.admit_by(&permit, deadline).await?;
-            journey.proceed((entry, slot), &permit, &statement, deadline).await
-        };
-        pending.keep(unless(stopped, answer));
+        let order = self.order(permit, &id, true, arrived, ask.query);
+        pending.keep(async move {
+            let stopped = entry.stopped();
+            let answer = async {
+                // Nobody waits for this one, so it can wait for its turn as long as it has time.
+                let slot = journey.limits.admit_by(&order.permit, order.deadline).await?;
+                journey.proceed((entry, slot), &order).await
+            };
+            journey.conclude(unless(stopped, answer).await, &order).await
+        });
         Ok(id)
     }
 
@@ -116,32 +116,42 @@ impl Journey {
     }
 
     /// Lease, run; once more where another's doing was in the way.
-    async fn proceed(
-        &self,
-        held: (Entry, Slot),
-        permit: &Permit,
-        statement: &Statement,
-        deadline: Instant,
-    ) -> Result<Answer, Fault> {
-        let grace = Duration::from_millis(self.settings.grace_ms);
-        let lease = self.pool.lease(permit, deadline).await?;
-        let (entry, slot) = match query::run(held, lease, statement, deadline, grace).await {
-            Ok(answer) => return Ok(answer),
-            Err(Failed::Fault(fault)) => return Err(fault),
+    async fn proceed(&self, held: (Entry, Slot), order: &Order) -> Result<Answer, Fault> {
+        let lease = self.pool.lease(&order.permit, &order.errand, order.deadline).await?;
+        let (entry, slot) = match self.execute(held, lease, order).await {
             Err(Failed::Bystander(entry, slot, fault)) => {
                 tracing::warn!(cause = fault.chain(), "its engine ended by another's doing: once more");
                 (entry, slot)
             }
+            outcome => return outcome.map_err(Fault::from),
         };
-        let lease = self.pool.lease(permit, deadline).await?;
-        query::run((entry, slot), lease, statement, deadline, grace).await.map_err(Fault::from)
+        let lease = self.pool.lease(&order.permit, &order.errand, order.deadline).await?;
+        self.execute((entry, slot), lease, order).await.map_err(Fault::from)
+    }
+
+    async fn execute(&self, held: (Entry, Slot), lease: Lease, order: &Order) -> Result<Answer, Failed> {
+        match order.permit.role {
+            Role::Reader => query::run(held, lease, order).await,
+            Role::Writer => query::write(held, lease, order, &self.limits.tables).await,
+        }
+    }
+
+    /// Says what the doors saw of the changes; a workspace whose writes go wrong too often is stopped.
+    async fn conclude(&self, outcome: Result<Answer, Fault>, order: &Order) -> Result<Answer, Fault> {
+        let outcome = query::told(outcome, &order.errand).await;
+        if let Err(fault) = &outcome
+            && is_unhealthy(fault, order)
+        {
+            self.governance.writes().failed(order.permit.warehouse.workspace());
+        }
+        outcome
     }
 
     /// Makes a warehouse's worker ready, for queries to come.
     pub async fn warm(&self, permit: &Permit) -> Result<(), Fault> {
         let deadline = self.deadline(Instant::now(), None);
         let _slot = self.limits.admit(permit, deadline).await?;
-        self.pool.lease(permit, deadline).await.map(|_| ())
+        self.pool.lease(permit, &permit.errand(), deadline).await.map(|_| ())
     }
 
     fn deadline(&self, arrived: Instant, timeout_ms: Option<u64>) -> Instant {
@@ -149,16 +159,30 @@ impl Journey {
         arrived + Duration::from_millis(ms)
     }
 
-    fn statement(&self, id: &str, watched: bool, ask: QueryRequest) -> Statement {
-        Statement {
+    fn order(&self, permit: Permit, id: &str, watched: bool, arrived: Instant, ask: QueryRequest) -> Order {
+        let deadline = self.deadline(arrived, ask.timeout_ms);
+        let mut before = ask.statements;
+        let statement = Statement {
             id: id.to_owned(),
-            sql: ask.sql,
+            sql: before.pop().unwrap_or(ask.sql),
+            before,
             params: ask.params,
             format: ask.format,
             watched,
             text: self.settings.text,
             rows_max: ask.max_rows.unwrap_or(u64::MAX).min(self.settings.rows_max),
-        }
+        };
+        let (errand, grace) = (permit.errand(), Duration::from_millis(self.settings.grace_ms));
+        Order { permit, errand, statement, on_conflict: ask.on_conflict, deadline, grace }
+    }
+}
+
+/// Failures that a healthy workspace's writes do not have: a conflict in spite of repetitions, an outcome that nobody knows.
+fn is_unhealthy(fault: &Fault, order: &Order) -> bool {
+    match fault.code {
+        Code::CommitConflict => order.errand.attempts() > 1,
+        Code::CommitUnknown => true,
+        _ => false,
     }
 }
 

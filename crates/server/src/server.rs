@@ -16,7 +16,7 @@ use crate::api::{self, Facts, Service};
 use crate::auth::Auth;
 use crate::config::Config;
 use crate::doors::{Passes, catalog, storage};
-use crate::governance::Governance;
+use crate::governance::{Governance, Writes};
 use crate::journey::Journey;
 use crate::limits::Limits;
 use crate::places::Configured;
@@ -108,16 +108,18 @@ impl Server {
         };
         let pool =
             Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
+        let writes = Writes::open(config.writes).map_err(|faults| StartError::Settings(faults.join(", ")))?;
         let facts = Facts {
             auth: config.auth.modes(),
             storage: storage_kind(config.storage.kind),
+            readers_key: config.storage.ro_access_key_id.is_some(),
             default_schema: config.warehouse.default_schema.clone(),
         };
         let statements = Statements::open(config.statements, runtime.path.join("statements"))
             .map_err(step("make the statements' folder"))?;
         let journey = Arc::new(Journey {
             auth: Auth::new(config.auth),
-            governance: Governance::new(config.warehouse.prefix),
+            governance: Governance::new(config.warehouse.prefix, writes),
             limits: Limits::new(config.limits),
             pool,
             register: Register::default(),

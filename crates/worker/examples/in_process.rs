@@ -65,7 +65,7 @@ fn run(database: &Database, sql: &str, sink: &mut Sink) -> Result<Outcome, Box<d
     let prepared = statements.prepare(0).map_err(|e| e.0)?;
     let mut rows = prepared.execute().map_err(|e| e.0)?;
     let mut encoder = ArrowEncoder::start(&rows).map_err(|f| f.detail)?;
-    let mut outcome = Outcome { rows: 0, truncated: false };
+    let mut outcome = Outcome::default();
     while let Some(batch) = rows.next().map_err(|e| e.0)? {
         outcome.rows += batch.num_rows() as u64;
         encoder.batch(&batch, sink).map_err(|f| f.detail)?;

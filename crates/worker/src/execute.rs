@@ -1,8 +1,10 @@
 //! One statement, from text to rows, on a thread of its own.
 //!
-//! Given a [`Session`] and a [`Statement`], hands encoded bytes to a [`Sink`]. Never runs more than one statement, never what
+//! Given a [`Session`] and a [`Statement`], hands encoded bytes to a [`Sink`]. Never runs more than it was sent, never what
 //! the policy refuses, and never on a connection that another request has used.
 
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::Int64Type;
 use duck_contract::worker::{Failure, Statement};
 use duck_contract::{Code, Format, Params};
 use serde_json::Value as Json;
@@ -13,47 +15,143 @@ use crate::policy::{self, Reading};
 use crate::running::Running;
 use crate::session::Session;
 use crate::sink::Sink;
-use crate::sys::duckdb::{Error, Prepared, Statements, Value};
+use crate::sys::duckdb::{Connection, Error, Prepared, Rows, Statements, Value};
 
 /// How a statement ended well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) rows: u64,
     pub(crate) truncated: bool,
+    /// Rows that were changed; none where nothing can be.
+    pub(crate) affected: Option<u64>,
 }
 
-/// Runs the statement to its end, or to `rows_max`, or until `running` says that nobody waits for it.
+/// Runs the statement to its end, or to `rows_max`, or until `running` says that nobody waits for it. With those before it, it is
+/// one transaction, which is made before the answer gets its end.
 pub(crate) fn run(
     session: &Session,
     statement: &Statement,
     running: &Running,
     sink: &mut Sink,
 ) -> Result<Outcome, Failure> {
-    let fail = |e: &Error| fault::of_text(&statement.sql, e, &session.scrub);
-    let reading = session.policy.read(&statement.sql, statement.text)?;
+    let read = |sql: &String| session.policy.read(sql, statement.text);
+    let several = !statement.before.is_empty();
+    let nth = |number: usize| {
+        move |failure: Failure| if several { fault::of_several(number, failure) } else { failure }
+    };
+    let before: Vec<Reading> = statement
+        .before
+        .iter()
+        .enumerate()
+        .map(|(i, sql)| read(sql).map_err(nth(i)))
+        .collect::<Result<_, _>>()?;
+    let last = nth(before.len());
+    let reading = read(&statement.sql).map_err(&last)?;
     session.policy.check_parameters(&reading, statement.params.as_ref())?;
     let connection = session.connect(statement.watched).map_err(|e| fault::at_connect(&e, &session.scrub))?;
     let _registered = running.attach(connection.interrupt())?;
+    let by_itself =
+        |sql: &str| connection.run(sql).map_err(|e| fault::of_text(&statement.sql, &e, &session.scrub));
 
-    let statements = connection.split(&statement.sql).map_err(|e| fail(&e))?;
-    let last = only_one(&statements, &reading)?;
-    for index in 0..last {
-        // A PIVOT without a list of values: DuckDB first makes a temporary type of the values.
-        let helper = statements.prepare(index).map_err(|e| fail(&e))?;
-        policy::check_helper(helper.kind())?;
-        drop(helper.execute().map_err(|e| fail(&e))?);
+    let mut affected = None;
+    if several {
+        by_itself("BEGIN")?;
     }
-    let prepared = statements.prepare(last).map_err(|e| fail(&e))?;
-    session.policy.check(&reading, prepared.kind())?;
-    bind(&prepared, statement.params.as_ref())?;
+    for (number, (sql, reading)) in statement.before.iter().zip(&before).enumerate() {
+        let one = One { session, sql, reading, params: None };
+        let changed = one.run(&connection, |rows| exhaust(rows, running)).map_err(nth(number))?;
+        add(&mut affected, changed);
+    }
+    let one = One { session, sql: &statement.sql, reading: &reading, params: statement.params.as_ref() };
+    let encoded = one.run(&connection, |rows| encode(rows, statement, running, sink)).map_err(&last)?;
+    let (mut encoder, mut outcome) = encoded;
+    add(&mut affected, outcome.affected);
+    outcome.affected = affected;
+    if several {
+        by_itself("COMMIT")?;
+    }
+    encoder.finish(outcome, sink)?;
+    Ok(outcome)
+}
 
-    let mut rows = prepared.execute().map_err(|e| fail(&e))?;
-    let mut encoder: Box<dyn Encoder> = match statement.format {
-        Format::Arrow => Box::new(encode::arrow::ArrowEncoder::start(&rows)?),
-        Format::Json => Box::new(encode::json::JsonEncoder::start(&rows, sink)?),
+fn add(sum: &mut Option<u64>, more: Option<u64>) {
+    *sum = match (*sum, more) {
+        (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+        (one, other) => one.or(other),
     };
-    let mut outcome = Outcome { rows: 0, truncated: false };
-    while let Some(batch) = rows.next().map_err(|e| fail(&e))? {
+}
+
+/// A statement that may be run.
+struct One<'r> {
+    session: &'r Session,
+    sql: &'r str,
+    reading: &'r Reading,
+    params: Option<&'r Params>,
+}
+
+/// Why there are no more rows.
+enum Ended {
+    Engine(Error),
+    Us(Failure),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Ended::Us(failure)
+    }
+}
+
+impl One<'_> {
+    /// Prepares and executes it, and hands its rows on.
+    fn run<T>(
+        &self,
+        connection: &Connection,
+        take: impl FnOnce(&mut Rows<'_>) -> Result<T, Ended>,
+    ) -> Result<T, Failure> {
+        let fail = |e: &Error| fault::of_text(self.sql, e, &self.session.scrub);
+        let statements = connection.split(self.sql).map_err(|e| fail(&e))?;
+        let last = only_one(&statements, self.reading)?;
+        for index in 0..last {
+            // A PIVOT without a list of values: DuckDB first makes a temporary type of the values.
+            let helper = statements.prepare(index).map_err(|e| fail(&e))?;
+            policy::check_helper(helper.kind())?;
+            drop(helper.execute().map_err(|e| fail(&e))?);
+        }
+        let prepared = statements.prepare(last).map_err(|e| fail(&e))?;
+        self.session.policy.check(self.reading, prepared.kind())?;
+        bind(&prepared, self.params)?;
+        let mut rows = prepared.execute().map_err(|e| fail(&e))?;
+        take(&mut rows).map_err(|ended| match ended {
+            Ended::Engine(e) => fail(&e),
+            Ended::Us(failure) => failure,
+        })
+    }
+}
+
+/// Runs a statement whose rows nobody wants to its end. How many it has changed.
+fn exhaust(rows: &mut Rows<'_>, running: &Running) -> Result<Option<u64>, Ended> {
+    let mut changed = None;
+    while let Some(batch) = rows.next().map_err(Ended::Engine)? {
+        add(&mut changed, count(rows, &batch));
+        running.check()?;
+    }
+    Ok(changed)
+}
+
+/// Encodes a statement's rows, up to `rows_max`. The closing part is not written yet.
+fn encode(
+    rows: &mut Rows<'_>,
+    statement: &Statement,
+    running: &Running,
+    sink: &mut Sink,
+) -> Result<(Box<dyn Encoder>, Outcome), Ended> {
+    let mut encoder: Box<dyn Encoder> = match statement.format {
+        Format::Arrow => Box::new(encode::arrow::ArrowEncoder::start(rows)?),
+        Format::Json => Box::new(encode::json::JsonEncoder::start(rows, sink)?),
+    };
+    let mut outcome = Outcome::default();
+    while let Some(batch) = rows.next().map_err(Ended::Engine)? {
+        add(&mut outcome.affected, count(rows, &batch));
         let left = usize::try_from(statement.rows_max - outcome.rows).unwrap_or(usize::MAX);
         outcome.truncated = batch.num_rows() > left;
         let batch = if outcome.truncated { batch.slice(0, left) } else { batch };
@@ -65,8 +163,13 @@ pub(crate) fn run(
         }
         running.check()?;
     }
-    encoder.finish(outcome, sink)?;
-    Ok(outcome)
+    Ok((encoder, outcome))
+}
+
+/// How many rows were changed, where that is what the statement answers.
+fn count(rows: &Rows<'_>, batch: &RecordBatch) -> Option<u64> {
+    let counts = batch.columns().first()?.as_primitive_opt::<Int64Type>()?;
+    if rows.are_a_count() { counts.iter().next()??.try_into().ok() } else { None }
 }
 
 /// The index of the statement that the text is, behind those that DuckDB made of the same one.

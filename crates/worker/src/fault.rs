@@ -187,6 +187,12 @@ fn sort(exception: &Exception, words: String) -> (Code, String) {
     }
 }
 
+/// A failure of one of several statements.
+pub(crate) fn of_several(number: usize, mut failure: Failure) -> Failure {
+    failure.message = format!("Statement {}: {}", number + 1, failure.message);
+    failure
+}
+
 fn is_conflict(text: &str) -> bool {
     text.contains("Conflict_409") || text.contains("CommitFailedException")
 }

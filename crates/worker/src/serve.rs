@@ -1,6 +1,6 @@
 //! HTTP on the worker's Unix socket.
 //!
-//! `POST /statement` runs one and streams its answer; `DELETE /statement/{id}` stops one and answers when it has ended; `GET
+//! `POST /intent` tells what one would change; `POST /statement` runs one and streams its answer; `DELETE /statement/{id}` stops one and answers when it has ended; `GET
 //! /statements` tells how far all of them are. When a connection closes in the middle, its statement is interrupted: the answer's
 //! body owns the statement.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
-use duck_contract::worker::{FAILURE_TRAILER, Failure, Statement};
+use duck_contract::worker::{AFFECTED_HEADER, FAILURE_TRAILER, Failure, Statement};
 use duck_contract::{Code, Format};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -92,6 +92,7 @@ async fn answer(worker: Arc<Worker>, request: Request<Incoming>) -> Result<Answe
             worker.register.settle(id).await;
             Ok(empty(StatusCode::NO_CONTENT))
         }
+        (&Method::POST, "/intent", _) => intent(&worker, request).await,
         (&Method::GET, "/statements", _) => Ok(json(StatusCode::OK, &worker.register.progress())),
         _ => Ok(empty(StatusCode::NOT_FOUND)),
     };
@@ -119,11 +120,23 @@ fn json(status: StatusCode, body: &impl Serialize) -> Answer {
     answer
 }
 
-async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<Answer, Failure> {
-    let invalid =
-        |e: &dyn std::fmt::Display| fault::ours(Code::Internal, format!("front and engine disagree: {e}"));
+fn invalid(e: &dyn std::fmt::Display) -> Failure {
+    fault::ours(Code::Internal, format!("front and engine disagree: {e}"))
+}
+
+async fn received(request: Request<Incoming>) -> Result<Statement, Failure> {
     let body = request.into_body().collect().await.map_err(|e| invalid(&e))?.to_bytes();
-    let statement: Statement = serde_json::from_slice(&body).map_err(|e| invalid(&e))?;
+    serde_json::from_slice(&body).map_err(|e| invalid(&e))
+}
+
+/// What a statement is about to change.
+async fn intent(worker: &Worker, request: Request<Incoming>) -> Result<Answer, Failure> {
+    let intent = worker.session.policy.intent(&received(request).await?)?;
+    Ok(json(StatusCode::OK, &intent))
+}
+
+async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<Answer, Failure> {
+    let statement = received(request).await?;
     let format = statement.format;
 
     let entry = worker.register.enter(&statement.id).ok_or_else(|| invalid(&"the id is taken"))?;
@@ -153,7 +166,7 @@ async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<An
         Head::Streamed => {
             let mut answer = Response::new(Stream { pieces, stop, ended: false }.boxed_unsync());
             set_type(&mut answer, format);
-            let names = HeaderValue::from_static("x-row-count, x-truncated, x-failure");
+            let names = HeaderValue::from_static("x-row-count, x-truncated, x-rows-affected, x-failure");
             answer.headers_mut().insert(TRAILER, names);
             answer
         }
@@ -202,6 +215,9 @@ fn count(headers: &mut HeaderMap, outcome: Outcome) {
     headers.insert(ROW_COUNT_HEADER, HeaderValue::from(outcome.rows));
     headers
         .insert(TRUNCATED_HEADER, HeaderValue::from_static(if outcome.truncated { "true" } else { "false" }));
+    if let Some(affected) = outcome.affected {
+        headers.insert(AFFECTED_HEADER, HeaderValue::from(affected));
+    }
 }
 
 /// A failure as a trailer's value: JSON has no line break, and trailers are not read beyond some size.

@@ -95,7 +95,8 @@ impl Embryo {
             test_closed_files(&connection, &cell)?;
         }
         drop(connection);
-        let policy = Policy { names, place: place(spec), role: spec.role };
+        let default_schema = spec.default_schema.clone();
+        let policy = Policy { names, place: place(spec), role: spec.role, default_schema };
         Ok(Session { database, threads: threads.min(cell.threads).max(1), policy, scrub })
     }
 }

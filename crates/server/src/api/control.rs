@@ -93,6 +93,30 @@ pub(super) async fn warm(
     answer(warm.await, &id)
 }
 
+/// Opens a workspace whose writes have stopped by themselves: for those who operate the server.
+pub(super) async fn reopen(
+    State(service): State<Arc<Service>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+) -> Response {
+    let reopen = || {
+        operator(&service, &headers)?;
+        let permit = Place::of_warehouse(name).permit(&service, &headers)?;
+        let was_stopped = service.journey.governance.writes().reopen(permit.warehouse.workspace());
+        Ok(json!({"warehouse": permit.warehouse.name(), "was_stopped": was_stopped}))
+    };
+    answer(reopen(), &id)
+}
+
+/// Only whoever has the service token, or everybody where nobody has to say who they are.
+fn operator(service: &Service, headers: &HeaderMap) -> Result<(), Fault> {
+    match service.journey.auth.verify(authorization(headers))?.scope() {
+        Scope::Any => Ok(()),
+        Scope::Workspace(_) => Err(Fault::new(Code::NotFound, "This is for the service token.")),
+    }
+}
+
 /// What is taken and what is free: for those who operate the server.
 pub(super) async fn status(
     State(service): State<Arc<Service>>,
@@ -101,10 +125,7 @@ pub(super) async fn status(
 ) -> Response {
     let status = || {
         let journey = &service.journey;
-        let caller = journey.auth.verify(authorization(&headers))?;
-        if !matches!(caller.scope(), Scope::Any) {
-            return Err(Fault::new(Code::NotFound, "This is for the service token."));
-        }
+        operator(&service, &headers)?;
         Ok(json!({
             "draining": service.is_draining(),
             "queries": journey.register.count(),
@@ -112,6 +133,8 @@ pub(super) async fn status(
             "pool": journey.pool.gauges(),
             "spares": journey.pool.spares(),
             "statements": journey.statements.gauges(),
+            "writes": journey.governance.writes().status(),
+            "written_tables": journey.limits.tables.count(),
         }))
     };
     answer(status(), &id)

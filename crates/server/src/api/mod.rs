@@ -59,6 +59,8 @@ pub struct Facts {
     pub auth: Vec<&'static str>,
     /// `local`, `memory` or `s3`.
     pub storage: &'static str,
+    /// Readers have a key to the store that may only read.
+    pub readers_key: bool,
     /// The schema that needs no name.
     pub default_schema: String,
 }
@@ -102,6 +104,7 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/statements/{id}", get(statements::one).delete(statements::end))
         .route("/statements/{id}/result", get(statements::result))
         .route("/warehouses/{name}/warm", post(control::warm))
+        .route("/warehouses/{name}/reopen", post(control::reopen))
         .route("/status", get(control::status))
         .route("/health", get(status::health))
         .route("/ready", get(status::ready))

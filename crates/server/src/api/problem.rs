@@ -51,6 +51,7 @@ pub(super) fn of(fault: &Fault, request_id: &str) -> Problem {
         detail: fault.sentence.clone().into_owned(),
         request_id: request_id.to_owned(),
         position: fault.position,
+        write: fault.write.as_deref().cloned(),
     }
 }
 

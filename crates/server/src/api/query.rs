@@ -9,18 +9,20 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use bytes::BytesMut;
-use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
+use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER, WRITE_HEADER, WriteReport};
 use duck_contract::{Code, QueryRequest};
 use futures::StreamExt;
 use serde::de::DeserializeOwned;
 
 use super::{RequestId, Service, authorization, problem};
 use crate::fault::Fault;
-use crate::query::{Answer, Rows};
+use crate::query::{Answer, Rows, header_of};
 use crate::results::Relay;
 
 /// To send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+/// Statements of one transaction.
+const STATEMENTS_MAX: usize = 1_000;
 /// How much of a body that is too large is read all the same.
 const DISCARDED_BYTES_MAX: usize = 64 << 20;
 
@@ -53,6 +55,19 @@ pub(super) async fn read<T: DeserializeOwned>(body: Body, bytes_max: usize, what
 
 /// What the contract's types do not say.
 pub(super) fn check(ask: &QueryRequest) -> Result<(), Fault> {
+    let invalid = |sentence: &'static str| Err(Fault::new(Code::InvalidRequest, sentence));
+    if !ask.sql.is_empty() && !ask.statements.is_empty() {
+        return invalid("Either `sql` or `statements` says what to run.");
+    }
+    if ask.sql.is_empty() && ask.statements.is_empty() {
+        return Err(Fault::new(Code::EmptyStatement, "There is no statement in `sql`."));
+    }
+    if ask.statements.len() > STATEMENTS_MAX {
+        return invalid("`statements` holds more than 1,000 statements.");
+    }
+    if ask.statements.len() > 1 && ask.params.is_some() {
+        return invalid("`params` go with one statement.");
+    }
     if ask.timeout_ms == Some(0) {
         return Err(Fault::new(Code::InvalidRequest, "`timeout_ms` must be at least 1."));
     }
@@ -80,17 +95,25 @@ async fn collect(body: Body, bytes_max: usize) -> Result<BytesMut, Fault> {
 }
 
 fn respond(answer: Answer) -> Response {
-    let (media_type, counts) = (answer.format.media_type(), answer.counts);
+    let (media_type, counts, write) = (answer.format.media_type(), answer.counts, answer.write);
     let mut response = Response::new(match answer.rows {
         Rows::Whole(bytes) => Body::from(bytes),
         Rows::Streamed(stream) => Body::new(Relay::new(stream)),
     });
-    describe(response.headers_mut(), media_type, counts);
+    describe(response.headers_mut(), media_type, counts, write.as_ref());
     response
 }
 
-/// What an answer is, and its counts, or that they will come.
-pub(super) fn describe(headers: &mut HeaderMap, media_type: &'static str, counts: Option<(u64, bool)>) {
+/// What an answer is, its counts, or that they will come, and what was changed.
+pub(super) fn describe(
+    headers: &mut HeaderMap,
+    media_type: &'static str,
+    counts: Option<(u64, bool)>,
+    write: Option<&WriteReport>,
+) {
+    if let Some(report) = write.and_then(header_of) {
+        headers.insert(WRITE_HEADER, report);
+    }
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     match counts {
         Some((rows, truncated)) => {
@@ -99,7 +122,7 @@ pub(super) fn describe(headers: &mut HeaderMap, media_type: &'static str, counts
                 .insert(TRUNCATED_HEADER, HeaderValue::from_static(if truncated { "true" } else { "false" }));
         }
         None => {
-            headers.insert(header::TRAILER, HeaderValue::from_static("x-row-count, x-truncated"));
+            headers.insert(header::TRAILER, HeaderValue::from_static("x-row-count, x-truncated, x-write"));
         }
     }
 }

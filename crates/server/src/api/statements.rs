@@ -137,9 +137,9 @@ pub(super) async fn result(
             None => return Err(Fault::new(Code::StatementRunning, "The statement has not ended yet.")),
         };
         let (media_type, counts) = (kept.format.media_type(), (kept.row_count, kept.truncated));
-        let length = HeaderValue::from(kept.bytes);
+        let (length, write) = (HeaderValue::from(kept.bytes), kept.write.clone());
         let mut response = Response::new(Body::from_stream(kept.read().await?));
-        describe(response.headers_mut(), media_type, Some(counts));
+        describe(response.headers_mut(), media_type, Some(counts), write.as_ref());
         response.headers_mut().insert(header::CONTENT_LENGTH, length);
         Ok(response)
     };

@@ -12,7 +12,7 @@ use duck_contract::query::TablesAnswer;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{RequestId, Service, authorization, problem};
+use super::{Facts, RequestId, Service, authorization, problem};
 use crate::auth::Scope;
 use crate::fault::Fault;
 use crate::governance::{Permit, Wish};
@@ -118,7 +118,9 @@ pub(super) async fn config(
             "schemas": schemas,
             "default_schema": service.facts.default_schema,
             "writes_granted": caller.may_write(),
+            "writes": warehouse.as_ref().map(|w| service.journey.governance.writes().about(w.workspace())),
             "storage": service.facts.storage,
+            "warnings": warnings(&service.facts),
             "credential_vending": false,
             "sandbox": service.sandbox,
             "rows_max": service.journey.settings.rows_max,
@@ -130,6 +132,14 @@ pub(super) async fn config(
         Ok(config) => Json(config).into_response(),
         Err(fault) => problem::answer(&fault, &id),
     }
+}
+
+/// What is allowed, and better otherwise.
+fn warnings(facts: &Facts) -> Vec<&'static str> {
+    if facts.storage == "s3" && !facts.readers_key {
+        return vec!["readers use the key that may write: set storage.ro_access_key_id"];
+    }
+    Vec::new()
 }
 
 async fn schemas(service: &Service, warehouse: &str) -> Result<Vec<String>, Fault> {

@@ -84,12 +84,42 @@ pub enum Scope {
     Any,
 }
 
+/// What a token lets its bearer write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grant {
+    /// Nothing.
+    Nothing,
+    /// Whatever the service's policy lets it.
+    Everything,
+    /// Tables (`schema.table`) and whole schemas (`schema`) by name, without regard to case.
+    Only(Vec<String>),
+}
+
+impl Grant {
+    /// As a token says it: `write`, and perhaps only for these.
+    fn of(write: bool, only: Option<Vec<String>>) -> Self {
+        match (write, only) {
+            (false, _) => Grant::Nothing,
+            (true, None) => Grant::Everything,
+            (true, Some(names)) => Grant::Only(names),
+        }
+    }
+
+    /// Whether it is for this table, or for this whole schema.
+    pub fn covers(&self, schema: &str, table: Option<&str>) -> bool {
+        let Grant::Only(names) = self else { return *self == Grant::Everything };
+        let schema = schema.to_lowercase();
+        let table = table.map(|table| format!("{schema}.{}", table.to_lowercase()));
+        names.iter().map(|name| name.to_lowercase()).any(|name| name == schema || Some(name) == table)
+    }
+}
+
 /// Somebody who was verified.
 #[derive(Debug, Clone)]
 pub struct Caller {
     scope: Scope,
     subject: String,
-    write: bool,
+    grant: Grant,
 }
 
 impl Caller {
@@ -103,9 +133,14 @@ impl Caller {
         &self.subject
     }
 
-    /// Whether their token grants writing.
+    /// What their token lets them write.
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// Whether their token grants writing anything.
     pub fn may_write(&self) -> bool {
-        self.write
+        self.grant != Grant::Nothing
     }
 }
 
@@ -120,6 +155,9 @@ struct Claims {
     iat: u64,
     #[serde(default)]
     write: bool,
+    /// Tables and schemas to which `write` is restricted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    write_tables: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     iss: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,7 +195,11 @@ impl Auth {
     pub fn verify(&self, authorization: Option<&str>) -> Result<Caller, Fault> {
         let Some(authorization) = authorization else {
             if self.settings.open {
-                return Ok(Caller { scope: Scope::Any, subject: "anonymous".to_owned(), write: true });
+                return Ok(Caller {
+                    scope: Scope::Any,
+                    subject: "anonymous".to_owned(),
+                    grant: Grant::Everything,
+                });
             }
             return Err(unauthenticated("A bearer token is needed."));
         };
@@ -165,7 +207,7 @@ impl Auth {
         if let Some(service) = &self.settings.service_token
             && same(service.reveal(), token)
         {
-            return Ok(Caller { scope: Scope::Any, subject: "service".to_owned(), write: true });
+            return Ok(Caller { scope: Scope::Any, subject: "service".to_owned(), grant: Grant::Everything });
         }
         let Some((key, validation)) = &self.key else {
             return Err(unauthenticated("The token does not hold."));
@@ -179,7 +221,8 @@ impl Auth {
         if !is_workspace_id(&claims.workspace_id) {
             return Err(unauthenticated("The token names no workspace."));
         }
-        Ok(Caller { scope: Scope::Workspace(claims.workspace_id), subject: claims.sub, write: claims.write })
+        let grant = Grant::of(claims.write, claims.write_tables);
+        Ok(Caller { scope: Scope::Workspace(claims.workspace_id), subject: claims.sub, grant })
     }
 
     /// A token for a workspace, good for `ttl` from now. `None` when no JWT secret is configured.
@@ -192,6 +235,7 @@ impl Auth {
             exp: now + ttl.as_secs(),
             iat: now,
             write,
+            write_tables: None,
             iss: self.settings.jwt_issuer.clone(),
             aud: self.settings.jwt_audience.clone(),
         };
@@ -250,6 +294,26 @@ mod tests {
             let token = jsonwebtoken::encode(&Header::new(algorithm), &claims, &key).unwrap();
             assert!(auth().verify(Some(&format!("Bearer {token}"))).is_err());
         }
+    }
+
+    #[test]
+    fn a_grant_is_for_everything_or_for_what_it_names() {
+        let grant =
+            |write, only: &[&str]| Grant::of(write, Some(only.iter().map(|n| (*n).to_owned()).collect()));
+        assert!(Grant::of(true, None).covers("ds", Some("t")));
+        assert!(
+            !Grant::of(false, None).covers("ds", Some("t")) && !grant(false, &["ds"]).covers("ds", Some("t"))
+        );
+        let some = grant(true, &["ds.Orders", "staging"]);
+        assert!(
+            some.covers("DS", Some("orders"))
+                && some.covers("staging", Some("any"))
+                && some.covers("staging", None)
+        );
+        assert!(
+            !some.covers("ds", Some("other")) && !some.covers("ds", None) && !some.covers("stagin", None)
+        );
+        assert!(!grant(true, &[]).covers("ds", Some("t")));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::seed::{self, Seed};
 use crate::config::Config;
 use crate::doors::storage::Store;
-use crate::governance::Governance;
+use crate::governance::{Governance, Writes};
 use crate::places;
 
 const CATALOG_TOKEN_TTL_S: u64 = 3_600;
@@ -55,6 +55,11 @@ impl Embedded {
         let listener = listen(&file).await?;
         let catalog_url = format!("http://{}/catalog", listener.local_addr()?);
         let mut written = settings(&file, &dir, &catalog_url)?;
+        let policy = policy(&dir)?;
+        let writes = written.entry("writes").or_insert_with(|| Value::Table(Table::new()));
+        if let Some(writes) = writes.as_table_mut() {
+            writes.entry("policy").or_insert(Value::String(policy.to_string_lossy().into_owned()));
+        }
         set(&mut written, "catalog", "uri", &catalog_url);
         set(&mut written, "catalog", "oauth2_uri", &token_url(&catalog_url));
         written.insert("listen".to_owned(), Value::String(format!("127.0.0.1:{port}")));
@@ -77,7 +82,7 @@ impl Embedded {
         tables: &[Seed],
     ) -> Result<(), Failed> {
         let settings = &self.config.warehouse;
-        let name = Governance::new(settings.prefix.clone()).name_of(workspace);
+        let name = Governance::new(settings.prefix.clone(), Writes::closed()).name_of(workspace);
         let place = places::template(&settings.place, &name).ok_or("warehouse.place is no template")?;
         self.catalog.create_warehouse(&name, &place.bucket, place.prefix.trim_end_matches('/')).await?;
         seed::sow(url, workspace, token, tables).await
@@ -138,11 +143,13 @@ fn settings(file: &Path, dir: &Path, catalog_url: &str) -> Result<Table, Failed>
              [auth]\njwt_secret = \"{}\"\nservice_token = \"{}\"\n\n\
              [warehouse]\nprefix = \"duck-dev\"\nplace = \"s3://lakehouse/{{warehouse}}/\"\n\n\
              [catalog]\nuri = \"{catalog_url}\"\noauth2_uri = \"{}\"\nclient_id = \"duck-server\"\nclient_secret = \"{}\"\n\n\
+             [writes]\npolicy = {}\n\n\
              [storage]\nkind = \"local\"\npath = {}\nledger_path = {}\n",
             secret(),
             secret(),
             token_url(catalog_url),
             secret(),
+            quoted(dir.join("writes.toml")),
             quoted(dir.join("store")),
             quoted(dir.join("deferred-deletes.jsonl")),
         );
@@ -150,6 +157,17 @@ fn settings(file: &Path, dir: &Path, catalog_url: &str) -> Result<Table, Failed>
         std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     }
     Ok(std::fs::read_to_string(file)?.parse()?)
+}
+
+/// Who may write in this folder's warehouses, written once: everybody whose token says so.
+fn policy(dir: &Path) -> std::io::Result<PathBuf> {
+    let path = dir.join("writes.toml");
+    if !path.exists() {
+        let text = "# Who may write what; the server follows changes of this file. See docs/operating.md.\n\n\
+                    write_target = \"iceberg_native\"\n";
+        std::fs::write(&path, text)?;
+    }
+    Ok(path)
 }
 
 fn set(written: &mut Table, section: &str, name: &str, value: &str) {

@@ -13,7 +13,7 @@ use serde_json::json;
 pub(crate) use self::embedded::Embedded;
 pub(crate) use self::seed::Seed;
 use crate::auth::Auth;
-use crate::governance::Governance;
+use crate::governance::{Governance, Writes};
 use crate::server::Server;
 
 const WORKSPACES: [&str; 2] = ["acme", "globex"];
@@ -43,7 +43,7 @@ impl World {
     pub async fn start(dir: &Path, port: u16) -> Result<World, Failed> {
         let embedded = Embedded::open(dir, port).await?;
         let config = embedded.config.clone();
-        let governance = Governance::new(config.warehouse.prefix.clone());
+        let governance = Governance::new(config.warehouse.prefix.clone(), Writes::closed());
         let auth = Auth::new(config.auth.clone());
         let service_token = config.auth.service_token.clone().unwrap_or_default().reveal().to_owned();
         let server = Server::start(config, embedded.store.clone()).await?;

@@ -5,14 +5,17 @@
 //! listens on anything but 127.0.0.1, and never shows a worker a credential of ours.
 
 pub mod catalog;
+mod errand;
 pub mod storage;
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use duck_contract::{Code, Role};
 use uuid::Uuid;
 
+pub(crate) use self::errand::OnErrand;
+pub use self::errand::{Act, Effect, Errand, Outcome, Rights, Table};
 use crate::fault::Fault;
 
 /// Where a warehouse lies in the store.
@@ -32,7 +35,6 @@ impl Place {
 }
 
 /// What a door knows of the worker that is calling.
-#[derive(Debug)]
 pub struct Visitor {
     /// The warehouse's name in the catalog.
     pub warehouse: String,
@@ -40,6 +42,15 @@ pub struct Visitor {
     pub place: Place,
     /// Whether it may change anything.
     pub role: Role,
+    /// The statements that it was sent.
+    errands: Mutex<Vec<Arc<Errand>>>,
+}
+
+impl Visitor {
+    /// A worker of this warehouse, with nothing to do.
+    pub fn new(warehouse: impl Into<String>, place: Place, role: Role) -> Self {
+        Visitor { warehouse: warehouse.into(), place, role, errands: Mutex::default() }
+    }
 }
 
 /// The credentials that are good now. Cheap to clone; all clones are one.
@@ -60,19 +71,21 @@ pub struct Pass {
     pub secret_access_key: String,
     /// Bearer token for the catalog door.
     pub bearer: String,
+    pub(crate) visitor: Arc<Visitor>,
     passes: Passes,
 }
 
 impl Passes {
     /// Credentials for a new worker. Both are random (122 bits each) and never repeat.
     pub fn issue(&self, visitor: Visitor) -> Pass {
+        let visitor = Arc::new(visitor);
         let pass = Pass {
             access_key_id: format!("DUCK{}", Uuid::new_v4().simple()).to_uppercase(),
             secret_access_key: Uuid::new_v4().simple().to_string(),
             bearer: Uuid::new_v4().simple().to_string(),
+            visitor: visitor.clone(),
             passes: self.clone(),
         };
-        let visitor = Arc::new(visitor);
         let mut issued = self.0.write().unwrap_or_else(PoisonError::into_inner);
         issued
             .by_key_id
@@ -124,7 +137,7 @@ mod tests {
     fn a_pass_dies_with_its_worker() {
         let passes = Passes::default();
         let place = Place { bucket: "lakehouse".into(), prefix: "w_a/".into() };
-        let pass = passes.issue(Visitor { warehouse: "w_a".into(), place, role: Role::Reader });
+        let pass = passes.issue(Visitor::new("w_a", place, Role::Reader));
         let (id, bearer) = (pass.access_key_id.clone(), pass.bearer.clone());
         assert!(passes.by_key_id(&id).is_some() && passes.by_bearer(&bearer).is_some());
         drop(pass);

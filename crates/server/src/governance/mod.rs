@@ -1,11 +1,20 @@
 //! What they may do, and where.
 //!
-//! Given a [`Caller`] and what the request names, hands on a [`Permit`]: one warehouse and one role. Only this folder can make a
-//! [`Warehouse`], and only from a verified caller. Never trusts the request's word over the token's.
+//! Given a [`Caller`] and what the request names, hands on a [`Permit`]: one warehouse, one role, and for a writer the [`Writ`] that
+//! the doors ask at every change. Only this folder can make a [`Warehouse`], and only from a verified caller. Never trusts the
+//! request's word over the token's, and never opens what the service's policy keeps closed.
+
+mod policy;
+mod stops;
+mod writes;
+
+use std::sync::Arc;
 
 use duck_contract::{Code, Role};
 
-use crate::auth::{Caller, Scope, is_workspace_id};
+pub use self::writes::{Settings, Writes};
+use crate::auth::{Caller, Grant, Scope, is_workspace_id};
+use crate::doors::{Act, Errand, Rights};
 use crate::fault::Fault;
 
 /// A warehouse that its caller may use, by its name in the catalog.
@@ -28,12 +37,58 @@ impl Warehouse {
 }
 
 /// What one request may do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Permit {
     /// Where.
     pub warehouse: Warehouse,
     /// Whether it may change anything there.
     pub role: Role,
+    writ: Option<Writ>,
+}
+
+impl Permit {
+    /// What a writer may change.
+    pub fn writ(&self) -> Option<&Writ> {
+        self.writ.as_ref()
+    }
+
+    /// What its statement is sent to do.
+    pub fn errand(&self) -> Arc<Errand> {
+        match &self.writ {
+            Some(writ) => Errand::writing(Box::new(writ.clone())),
+            None => Errand::reading(),
+        }
+    }
+}
+
+/// The two locks of a change: the token's grant and the service's policy, as they are when it is asked.
+#[derive(Debug, Clone)]
+pub struct Writ {
+    workspace: String,
+    grant: Grant,
+    writes: Writes,
+}
+
+impl Rights for Writ {
+    fn check(&self, act: Act<'_>) -> Result<(), Fault> {
+        let granted = match act {
+            Act::Change(table) | Act::Create(table) => {
+                self.grant.covers(&table.namespace.join("."), Some(&table.name))
+            }
+            Act::Schema(levels) => self.grant.covers(&levels.join("."), None),
+        };
+        if !granted {
+            let what = match act {
+                Act::Change(table) | Act::Create(table) => format!("the table {}", table.dotted()),
+                Act::Schema(levels) => format!("the schema {}", levels.join(".")),
+            };
+            return Err(Fault::new(
+                Code::WritesNotGranted,
+                format!("The token does not grant writing to {what}."),
+            ));
+        }
+        self.writes.check(&self.workspace, act)
+    }
 }
 
 /// What a request says about where it wants to go.
@@ -50,12 +105,18 @@ pub struct Wish<'a> {
 /// Derives warehouses from workspaces.
 pub struct Governance {
     prefix: String,
+    writes: Writes,
 }
 
 impl Governance {
-    /// With the prefix of every warehouse's name.
-    pub fn new(prefix: impl Into<String>) -> Self {
-        Governance { prefix: prefix.into() }
+    /// With the prefix of every warehouse's name, and who may write.
+    pub fn new(prefix: impl Into<String>, writes: Writes) -> Self {
+        Governance { prefix: prefix.into(), writes }
+    }
+
+    /// Who may write.
+    pub fn writes(&self) -> &Writes {
+        &self.writes
     }
 
     /// The warehouse of a workspace: `{prefix}-w_{workspace}`.
@@ -76,11 +137,18 @@ impl Governance {
             let sentence = "The request names another warehouse than the token's workspace has.";
             return Err(Fault::new(Code::WarehouseMismatch, sentence));
         }
-        if wish.writes && !caller.may_write() {
+        let writ = if wish.writes { Some(self.writ(caller, &workspace)?) } else { None };
+        let role = if writ.is_some() { Role::Writer } else { Role::Reader };
+        Ok(Permit { warehouse: Warehouse { name, workspace }, role, writ })
+    }
+
+    fn writ(&self, caller: &Caller, workspace: &str) -> Result<Writ, Fault> {
+        if !caller.may_write() {
             return Err(Fault::new(Code::WritesNotGranted, "The token does not grant writing."));
         }
-        let role = if wish.writes { Role::Writer } else { Role::Reader };
-        Ok(Permit { warehouse: Warehouse { name, workspace }, role })
+        self.writes.check_any(workspace)?;
+        let (workspace, grant) = (workspace.to_owned(), caller.grant().clone());
+        Ok(Writ { workspace, grant, writes: self.writes.clone() })
     }
 
     /// The workspace that a trusted back end names, by itself or by its warehouse.
@@ -113,9 +181,15 @@ mod tests {
         auth.verify(Some(&format!("Bearer {token}"))).unwrap()
     }
 
+    fn governance(policy: &str) -> Governance {
+        Governance::new("carbon", Writes::by(policy))
+    }
+
+    const OPEN: &str = "write_target = 'iceberg_native'";
+
     #[test]
     fn the_token_decides_and_the_request_may_only_agree() {
-        let governance = Governance::new("carbon");
+        let governance = governance(OPEN);
         let permit = |wish| governance.permit(&caller(false), wish);
         assert_eq!(permit(Wish::default()).unwrap().warehouse.name(), "carbon-w_acme");
         assert!(permit(Wish { warehouse: Some("carbon-w_acme"), ..Wish::default() }).is_ok());
@@ -130,10 +204,24 @@ mod tests {
 
     #[test]
     fn writing_needs_the_grant() {
-        let governance = Governance::new("carbon");
+        let governance = governance(OPEN);
         let wish = Wish { writes: true, ..Wish::default() };
         assert_eq!(governance.permit(&caller(false), wish).unwrap_err().code, Code::WritesNotGranted);
         assert_eq!(governance.permit(&caller(true), wish).unwrap().role, Role::Writer);
         assert_eq!(governance.permit(&caller(true), Wish::default()).unwrap().role, Role::Reader);
+    }
+
+    #[test]
+    fn writing_needs_the_policy_as_well() {
+        let wish = Wish { writes: true, ..Wish::default() };
+        let fault = governance("").permit(&caller(true), wish).unwrap_err();
+        assert_eq!(fault.code, Code::WriteTargetClosed);
+        let table = |name: &str| crate::doors::Table { namespace: vec!["ds".into()], name: name.into() };
+        let only = governance("[workspaces.acme.tables]\n'ds.t' = 'iceberg_native'");
+        let permit = only.permit(&caller(true), wish).unwrap();
+        let check = |act: Act<'_>| permit.writ().unwrap().check(act).map_err(|fault| fault.code);
+        assert_eq!(check(Act::Change(&table("t"))), Ok(()));
+        assert_eq!(check(Act::Change(&table("u"))), Err(Code::WriteTargetClosed));
+        assert_eq!(check(Act::Create(&table("u"))), Err(Code::WriteTargetClosed));
     }
 }

@@ -4,6 +4,7 @@
 //! share, never lets a queue grow without bound, never waits past the deadline, and never lets a tenant's first request wait behind
 //! another's queue.
 
+mod tables;
 mod turns;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+pub use self::tables::{Tables, Turn};
 use self::turns::{Entered, Turns};
 use crate::fault::Fault;
 use crate::governance::Permit;
@@ -63,6 +65,8 @@ impl Settings {
 /// Admission. Cheap to clone; all clones are one.
 #[derive(Clone)]
 pub struct Limits {
+    /// Whose turn it is to write a table.
+    pub tables: Tables,
     wait_max: Duration,
     turns: Arc<Mutex<Turns<oneshot::Sender<Slot>>>>,
 }
@@ -88,7 +92,7 @@ impl Limits {
     /// With nothing running.
     pub fn new(settings: Settings) -> Self {
         let wait_max = Duration::from_millis(settings.wait_ms_max);
-        Limits { wait_max, turns: Arc::new(Mutex::new(Turns::new(settings))) }
+        Limits { tables: Tables::default(), wait_max, turns: Arc::new(Mutex::new(Turns::new(settings))) }
     }
 
     /// Waits for a slot, at most as long as a client does that waits for its answer.
@@ -167,11 +171,13 @@ impl Drop for Queued<'_> {
 mod tests {
     use super::*;
     use crate::auth::{Auth, Settings as AuthSettings};
-    use crate::governance::{Governance, Wish};
+    use crate::governance::{Governance, Wish, Writes};
 
     fn permit(workspace: &str) -> Permit {
         let caller = Auth::new(AuthSettings { open: true, ..AuthSettings::default() }).verify(None).unwrap();
-        Governance::new("x").permit(&caller, Wish { workspace: Some(workspace), ..Wish::default() }).unwrap()
+        Governance::new("x", Writes::closed())
+            .permit(&caller, Wish { workspace: Some(workspace), ..Wish::default() })
+            .unwrap()
     }
 
     fn soon() -> Instant {

@@ -1,11 +1,12 @@
 //! On what: (warehouse, role) → a leased worker.
 //!
-//! Given a [`Permit`], hands on a [`Lease`]: a hit, an attach under way that is joined, or a start. Never more workers than the
+//! Given a [`Permit`] and an errand, hands on a [`Lease`]: a hit, an attach under way that is joined, or a start. Never more workers than the
 //! ceiling, never more that work than there is memory for, never two for one key, never ends a worker that is leased. A start is
 //! detached from the request that wanted it: when that client gives up, the next one finds the worker.
 
 mod install;
 mod machine;
+mod numbers;
 mod nursery;
 mod settings;
 mod spares;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 
 pub use self::install::probe;
 pub use self::machine::Machine;
+use self::numbers::{Number, Numbers};
 pub use self::nursery::Start;
 use self::nursery::{Nursery, Recipe};
 use self::settings::Allowance;
@@ -32,7 +34,7 @@ use self::spares::Spares;
 pub use self::state::Gauges;
 use self::state::{Ceilings, State, Step};
 pub(crate) use self::worker::{Outgrown, Worker};
-use crate::doors::{Passes, Place, Visitor};
+use crate::doors::{Errand, OnErrand, Passes, Place, Visitor};
 use crate::fault::Fault;
 use crate::governance::Permit;
 
@@ -82,8 +84,14 @@ pub trait Places: Send + Sync {
     async fn place_of(&self, warehouse: &str) -> Result<Place, Fault>;
 }
 
-/// What a worker is for.
-type Key = (String, Role);
+/// What a worker is for: a warehouse, in a role. Readers of one warehouse share a worker. Each of its writers has one alone, so
+/// that the doors know for whom a change is made; those are numbered.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    warehouse: String,
+    role: Role,
+    number: usize,
+}
 type Started = watch::Receiver<Option<Result<Arc<Worker>, Fault>>>;
 type Workers = State<Key, Arc<Worker>, Started, Fault>;
 
@@ -93,6 +101,7 @@ pub struct Pool(Arc<Inner>);
 
 struct Inner {
     state: Mutex<Workers>,
+    writers: Numbers,
     changed: Notify,
     nursery: Nursery,
     spares: Spares,
@@ -118,6 +127,7 @@ impl Pool {
             .map_err(std::io::Error::other)??;
         let pool = Pool(Arc::new(Inner {
             state: Mutex::new(State::new(ceilings(&settings))),
+            writers: Numbers::default(),
             changed: Notify::new(),
             nursery,
             spares: Spares::new(settings.spares),
@@ -139,13 +149,25 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A worker for this permit, until the deadline.
-    pub async fn lease(&self, permit: &Permit, deadline: Instant) -> Result<Lease, Fault> {
-        let key = (permit.warehouse.name().to_owned(), permit.role);
+    /// A worker for this permit, until the deadline. What it does while it is leased, it does on this errand.
+    pub async fn lease(
+        &self,
+        permit: &Permit,
+        errand: &Arc<Errand>,
+        deadline: Instant,
+    ) -> Result<Lease, Fault> {
+        let warehouse = permit.warehouse.name().to_owned();
+        let number = match permit.role {
+            Role::Reader => None,
+            Role::Writer => Some(self.0.writers.take(&warehouse)),
+        };
+        let key = Key { warehouse, role: permit.role, number: number.as_ref().map_or(0, Number::value) };
         let allowance = self.0.forge.settings.allowance(permit.warehouse.workspace());
-        tokio::time::timeout_at(deadline, self.obtain(&key, allowance)).await.unwrap_or_else(|_| {
-            Err(Fault::new(Code::Timeout, "The deadline passed before an engine was ready."))
-        })
+        let lease = tokio::time::timeout_at(deadline, self.obtain(&key, allowance)).await;
+        let late = || Fault::new(Code::Timeout, "The deadline passed before an engine was ready.");
+        let mut lease = lease.unwrap_or_else(|_| Err(late()))?;
+        (lease.sent, lease.number) = (Some(lease.worker.sent(errand.clone())), number);
+        Ok(lease)
     }
 
     async fn obtain(&self, key: &Key, allowance: Allowance) -> Result<Lease, Fault> {
@@ -288,7 +310,7 @@ impl Inner {
 
     async fn start(
         self: &Arc<Self>,
-        (name, role): &Key,
+        Key { warehouse: name, role, .. }: &Key,
         allowance: Allowance,
         evicted: Option<Arc<Worker>>,
     ) -> Result<Worker, Fault> {
@@ -331,7 +353,7 @@ impl Inner {
         place: Place,
     ) -> Result<Worker, Fault> {
         let warehouse = warehouse.to_owned();
-        let visitor = Visitor { warehouse: warehouse.clone(), place: place.clone(), role };
+        let visitor = Visitor::new(warehouse.clone(), place.clone(), role);
         let pass = self.forge.passes.issue(visitor);
         let spec = Spec {
             role,
@@ -423,12 +445,14 @@ pub struct Lease {
     pool: Arc<Inner>,
     key: Key,
     worker: Arc<Worker>,
+    sent: Option<OnErrand>,
+    number: Option<Number>,
 }
 
 impl Lease {
     fn of(pool: Arc<Inner>, key: Key, worker: Arc<Worker>) -> Self {
         worker.leased();
-        Lease { pool, key, worker }
+        Lease { pool, key, worker, sent: None, number: None }
     }
 
     /// The worker.
@@ -452,6 +476,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        // Before anybody else gets the worker.
+        drop((self.sent.take(), self.number.take()));
         self.worker.returned();
         self.pool.state().returned(&self.key, self.worker.id, Instant::now());
         self.pool.changed.notify_waiters();

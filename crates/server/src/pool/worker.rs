@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::nursery::{Birth, Nursery};
-use crate::doors::Pass;
+use crate::doors::{Errand, OnErrand, Pass};
 use crate::fault::Fault;
 
 /// What a worker may say before it ends; the rest is dropped.
@@ -88,7 +88,7 @@ pub(crate) struct Worker {
     end: Arc<End>,
     memory_bytes_max: u64,
     spill_bytes_max: u64,
-    _pass: Pass,
+    pass: Pass,
 }
 
 /// How a worker came to its end.
@@ -227,7 +227,7 @@ impl Spare {
             end,
             memory_bytes_max: cell.memory_bytes_max,
             spill_bytes_max: cell.spill_bytes_max,
-            _pass: pass,
+            pass,
         })
     }
 }
@@ -268,6 +268,11 @@ impl Worker {
         tracing::warn!(worker = self.id, ?what, "killed: it uses more than it may");
         let _ = self.end.outgrown.set(what);
         self.kill();
+    }
+
+    /// From now on what it does at the doors is done on this errand, too.
+    pub(super) fn sent(&self, errand: Arc<Errand>) -> OnErrand {
+        self.pass.visitor.sent(errand)
     }
 
     pub(super) fn leased(&self) {

@@ -1,16 +1,18 @@
 //! The statement, on its worker.
 //!
-//! Given an [`Entry`] of the register, a [`Slot`], a [`Lease`] and a [`Statement`], hands on an [`Answer`] whose [`Rows`] own all of
+//! Given an [`Entry`] of the register, a [`Slot`], a [`Lease`] and an [`Order`], hands on an [`Answer`] whose [`Rows`] own all of
 //! them until the engine's last byte. Dropping the rows stops the statement; one that does not stop within the grace is ended with
 //! its worker, and whoever shared that worker by no fault of theirs may run once more.
 
 mod register;
+mod write;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use duck_contract::query::{QueryState, ROW_COUNT_HEADER, TRUNCATED_HEADER};
-use duck_contract::worker::{FAILURE_TRAILER, Failure, Statement};
+use duck_contract::query::{OnConflict, QueryState, ROW_COUNT_HEADER, TRUNCATED_HEADER, WriteReport};
+use duck_contract::worker::{AFFECTED_HEADER, FAILURE_TRAILER, Failure, Statement};
 use duck_contract::{Code, Format, Role};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -21,7 +23,10 @@ use tokio::time::Instant;
 
 pub use self::register::Register;
 pub(crate) use self::register::{Entry, Known};
+pub(crate) use self::write::{header_of, told, write};
+use crate::doors::Errand;
 use crate::fault::Fault;
+use crate::governance::Permit;
 use crate::limits::Slot;
 use crate::pool::{Lease, Outgrown, Worker};
 
@@ -32,12 +37,28 @@ const WHOLE_BYTES_MAX: usize = 2 << 20;
 /// How long to wait for an aborted worker's last words.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 
+/// A statement, and under which conditions it is run.
+pub(crate) struct Order {
+    pub(crate) permit: Permit,
+    /// What the doors see of it.
+    pub(crate) errand: Arc<Errand>,
+    pub(crate) statement: Statement,
+    pub(crate) on_conflict: OnConflict,
+    pub(crate) deadline: Instant,
+    /// From the interrupt to the end of a worker that does not stop.
+    pub(crate) grace: Duration,
+}
+
 /// An answer that has begun.
 pub struct Answer {
     /// How it is encoded.
     pub format: Format,
     /// Rows and truncation, where the answer is whole; else they come as trailers.
     pub counts: Option<(u64, bool)>,
+    /// What was changed; for an answer that is not whole, it comes as a trailer.
+    pub write: Option<WriteReport>,
+    /// Rows that its changes affected, as the engine says.
+    pub(crate) affected: Option<u64>,
     /// The bytes.
     pub rows: Rows,
 }
@@ -54,6 +75,7 @@ pub enum Rows {
 pub struct Stream {
     pub(crate) body: Incoming,
     pub(crate) run: Run,
+    pub(crate) errand: Arc<Errand>,
     pub(crate) deadline: Instant,
 }
 
@@ -63,12 +85,14 @@ pub(crate) enum Failed {
     Fault(Fault),
     /// Its engine ended by somebody else's doing, and nothing was answered or changed: it can be run once more.
     Bystander(Entry, Slot, Fault),
+    /// Somebody else's commit was in the way, and nothing was changed: it can be run again, on the same engine.
+    Conflict(Box<(Entry, Slot, Lease)>, Fault),
 }
 
 impl From<Failed> for Fault {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Fault(fault) | Failed::Bystander(_, _, fault) => fault,
+            Failed::Fault(fault) | Failed::Bystander(_, _, fault) | Failed::Conflict(_, fault) => fault,
         }
     }
 }
@@ -137,13 +161,8 @@ async fn settle(entry: Entry, slot: Slot, lease: Lease, grace: Duration) {
 }
 
 /// Sends the statement and returns when its answer begins.
-pub(crate) async fn run(
-    (entry, slot): (Entry, Slot),
-    lease: Lease,
-    statement: &Statement,
-    deadline: Instant,
-    grace: Duration,
-) -> Result<Answer, Failed> {
+pub(crate) async fn run((entry, slot): (Entry, Slot), lease: Lease, order: &Order) -> Result<Answer, Failed> {
+    let (statement, deadline, grace) = (&order.statement, order.deadline, order.grace);
     let internal = |e: Box<dyn std::error::Error + Send + Sync>| {
         Failed::Fault(Fault::new(Code::Internal, "The statement could not be sent.").because(e))
     };
@@ -166,14 +185,17 @@ pub(crate) async fn run(
             if let Some(entry) = run.entry() {
                 entry.is(QueryState::Sending);
             }
-            let stream = Stream { body: answer.into_body(), run, deadline };
-            return Ok(Answer { format: statement.format, counts: None, rows: Rows::Streamed(stream) });
+            let stream = Stream { body: answer.into_body(), run, errand: order.errand.clone(), deadline };
+            let (format, rows) = (statement.format, Rows::Streamed(stream));
+            return Ok(Answer { format, counts: None, write: None, affected: None, rows });
         };
+        let affected = number(answer.headers(), AFFECTED_HEADER);
         let whole = tokio::time::timeout_at(deadline, collect(answer, WHOLE_BYTES_MAX)).await;
         return match whole.map_err(|_| Failed::Fault(late()))? {
             Ok(bytes) => {
                 run.finished();
-                Ok(Answer { format: statement.format, counts: Some(counts), rows: Rows::Whole(bytes) })
+                let (format, rows) = (statement.format, Rows::Whole(bytes));
+                Ok(Answer { format, counts: Some(counts), write: None, affected, rows })
             }
             Err(e) => Err(lost(run, &worker, true, e).await),
         };
@@ -187,11 +209,19 @@ pub(crate) async fn run(
         run.doubted();
     }
     run.finished();
-    let unable = failure.code == Code::EngineUnavailable;
+    let code = failure.code;
     let fault = failed(failure);
     match run.held.take() {
         // The worker could not begin it.
-        Some((entry, slot, _)) if unable => Err(Failed::Bystander(entry, slot, fault)),
+        Some((entry, slot, _)) if code == Code::EngineUnavailable => {
+            Err(Failed::Bystander(entry, slot, fault))
+        }
+        Some(held) if code == Code::CommitConflict => {
+            if let Some(connection) = run.connection.take() {
+                worker.keep(connection);
+            }
+            Err(Failed::Conflict(Box::new(held), fault))
+        }
         held => {
             run.held = held;
             Err(Failed::Fault(fault))
@@ -240,8 +270,12 @@ fn request(
 
 /// Rows and truncation, from headers or trailers.
 pub(crate) fn counts(headers: &HeaderMap) -> Option<(u64, bool)> {
-    let text = |name: &str| headers.get(name)?.to_str().ok();
-    Some((text(ROW_COUNT_HEADER)?.parse().ok()?, text(TRUNCATED_HEADER)? == "true"))
+    let truncated = headers.get(TRUNCATED_HEADER)?.to_str().ok()? == "true";
+    Some((number(headers, ROW_COUNT_HEADER)?, truncated))
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
 async fn collect(

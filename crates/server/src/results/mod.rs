@@ -10,12 +10,15 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use duck_contract::Code;
+use duck_contract::query::WRITE_HEADER;
 use duck_contract::worker::Failure;
+use http::HeaderValue;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::doors::Errand;
 use crate::fault::Fault;
 use crate::query::{self, Known, Run, Stream};
 
@@ -29,6 +32,7 @@ pub struct Relay {
     body: Incoming,
     held: Arc<Mutex<Held>>,
     known: Option<Arc<Known>>,
+    errand: Arc<Errand>,
     began: Instant,
     bytes: u64,
     span: tracing::Span,
@@ -45,7 +49,7 @@ struct Held {
 
 impl Relay {
     /// Of this stream, logged under the current span.
-    pub fn new(Stream { body, run, deadline }: Stream) -> Self {
+    pub fn new(Stream { body, run, errand, deadline }: Stream) -> Self {
         let known = run.entry().map(query::Entry::known);
         let stopped = run.entry().map(query::Entry::stopped);
         let held = Arc::new(Mutex::new(Held { run: Some(run), outcome: "client_gone", stopped: None }));
@@ -71,6 +75,7 @@ impl Relay {
             body,
             held,
             known,
+            errand,
             began: Instant::now(),
             bytes: 0,
             span,
@@ -84,6 +89,11 @@ impl Relay {
             run.finished();
             held.outcome = "ok";
         }
+    }
+
+    /// What was changed, for whoever may change something.
+    fn report(&self) -> Option<HeaderValue> {
+        query::header_of(&self.errand.report(true)?)
     }
 
     /// The statement failed after its first bytes. The engine has said so, and is as good as before unless it is worn.
@@ -132,7 +142,7 @@ impl Body for Relay {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-            Some(Ok(frame)) => {
+            Some(Ok(mut frame)) => {
                 if let Some(data) = frame.data_ref() {
                     self.bytes += data.len() as u64;
                     if let Some(known) = &self.known {
@@ -142,7 +152,12 @@ impl Body for Relay {
                 if let Some(trailers) = frame.trailers_ref() {
                     match query::end(trailers) {
                         // A body that has sent its trailers is not asked again.
-                        Ok(()) => self.finish(),
+                        Ok(()) => {
+                            self.finish();
+                            if let (Some(report), Some(trailers)) = (self.report(), frame.trailers_mut()) {
+                                trailers.insert(WRITE_HEADER, report);
+                            }
+                        }
                         Err(Some(failure)) => return Poll::Ready(Some(Err(self.failed(failure)))),
                         Err(None) => return Poll::Ready(Some(Err(self.lost("no counts at the end")))),
                     }

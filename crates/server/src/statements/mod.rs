@@ -218,16 +218,19 @@ impl Inner {
     fn print(&self, ask: &QueryRequest) -> u64 {
         let QueryRequest {
             sql,
+            statements,
             warehouse: _,
             workspace_id: _,
             format,
             max_rows,
             allow_writes,
+            on_conflict,
             params,
             timeout_ms,
         } = ask;
         let params = serde_json::to_string(params).unwrap_or_default();
-        self.same.hash_one((sql, params, format.media_type(), max_rows, allow_writes, timeout_ms))
+        let what = (sql, statements, params);
+        self.same.hash_one((what, format.media_type(), max_rows, allow_writes, on_conflict, timeout_ms))
     }
 }
 
@@ -278,6 +281,7 @@ fn short(fault: &Fault) -> Fault {
     let end = fault.sentence.floor_char_boundary(FAULT_BYTES_MAX);
     let mut short = Fault::new(fault.code, fault.sentence[..end].to_owned());
     short.position = fault.position;
+    short.write = fault.write.clone();
     short
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use duck_contract::query::WriteReport;
 use duck_contract::{Code, Format};
 use futures::stream::{self, Stream, StreamExt};
 use http_body_util::BodyExt;
@@ -30,6 +31,8 @@ pub struct Kept {
     pub row_count: u64,
     /// Whether there were more.
     pub truncated: bool,
+    /// What was changed.
+    pub write: Option<WriteReport>,
     /// Its size.
     pub bytes: u64,
     place: Place,
@@ -57,6 +60,7 @@ impl Drop for Named {
 /// Puts an answer by as fast as it comes. Until then slot, lease and engine are held.
 pub(super) async fn put(answer: Answer, room: Room, path: PathBuf, bytes_max: u64) -> Result<Kept, Fault> {
     let mut spool = Spool { room, path, bytes_max, bytes: 0, buffer: BytesMut::new(), file: None };
+    let write = answer.write;
     let counts = match answer.rows {
         Rows::Whole(bytes) => {
             spool.put(&bytes).await?;
@@ -79,7 +83,8 @@ pub(super) async fn put(answer: Answer, room: Room, path: PathBuf, bytes_max: u6
     };
     let internal = || Fault::new(Code::Internal, "The answer came without its counts.");
     let (row_count, truncated) = counts.ok_or_else(internal)?;
-    spool.close(answer.format, row_count, truncated).await
+    let kept = spool.close(answer.format, row_count, truncated).await?;
+    Ok(Kept { write, ..kept })
 }
 
 struct Spool {
@@ -131,7 +136,7 @@ impl Spool {
             None => Place::Memory(Bytes::copy_from_slice(&self.buffer)),
         };
         self.room.shrink(self.bytes);
-        Ok(Kept { format, row_count, truncated, bytes: self.bytes, place, _room: self.room })
+        Ok(Kept { format, row_count, truncated, write: None, bytes: self.bytes, place, _room: self.room })
     }
 }
 
@@ -186,7 +191,13 @@ mod tests {
     async fn keep(space: &Space, path: PathBuf, size: usize, bytes_max: u64) -> Result<Kept, Fault> {
         let room = space.room("a", SMALL_BYTES).unwrap();
         let rows = Rows::Whole(Bytes::from(vec![7; size]));
-        put(Answer { format: Format::Json, counts: Some((1, false)), rows }, room, path, bytes_max).await
+        put(
+            Answer { format: Format::Json, counts: Some((1, false)), write: None, affected: None, rows },
+            room,
+            path,
+            bytes_max,
+        )
+        .await
     }
 
     #[tokio::test]

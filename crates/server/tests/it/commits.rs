@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use duck_contract::query::WriteState;
 use duck_contract::{Code, Problem};
 use serde_json::{Value, json};
 
@@ -221,25 +222,72 @@ async fn a_commit_that_nobody_can_tell_about_is_said_to_be_unknown_and_nothing_i
 async fn an_insert_that_lost_to_another_is_a_conflict_and_changes_nothing() {
     let rig = Rig::start(30_000).await;
     rig.table("t").await;
+    let before = rig.read(&["t"]).await.remove("t").unwrap();
     rig.lossy.hold();
     let acme = rig.acme.clone();
-    let insert =
-        tokio::spawn(async move { acme.post(&writing("INSERT INTO datasets.t VALUES (3, 'loser')")).await });
+    let body = json!({"sql": "INSERT INTO datasets.t VALUES (3, 'loser')", "format": "json",
+                      "allow_writes": true, "on_conflict": "fail"});
+    let insert = tokio::spawn(async move { acme.post(&body).await });
     rig.lossy.holding().await;
     rig.world.acme.write("INSERT INTO datasets.t VALUES (4, 'winner')").await;
     let winner = rig.read(&["t"]).await.remove("t").unwrap();
     rig.lossy.release();
     let said: Problem = problem(insert.await.unwrap()).await;
     assert_eq!(said.code, Code::CommitConflict, "{}", said.detail);
+    // It says which table, on what the statement was based and what is there now.
+    for part in
+        ["datasets.t", &before.snapshot_id.unwrap().to_string(), &winner.snapshot_id.unwrap().to_string()]
+    {
+        assert!(said.detail.contains(part), "{part} is missing in: {}", said.detail);
+    }
+    assert_eq!(said.write.unwrap().state, WriteState::NotMade);
     let read = rig.holds("t", &["1 row 1", "2 row 2", "4 winner"]).await;
     assert_eq!(read.metadata_location, winner.metadata_location);
     // The loser's files are candidates, and none of them is the table's.
     let deferred = rig.deferred();
     assert!(!deferred.is_empty());
     assert!(deferred.iter().all(|key| !read.files.contains(&format!("s3://lakehouse/{key}"))));
-    // Said again, as the answer advises, it is kept.
+    // Said again, it is kept.
     rig.acme.write("INSERT INTO datasets.t VALUES (3, 'again')").await;
     rig.holds("t", &["1 row 1", "2 row 2", "3 again", "4 winner"]).await;
+}
+
+/// What becomes of a statement when another one has committed between its reading and its commit: its answer, or what was said.
+async fn beaten(rig: &Rig, sql: &str, on_conflict: &str) -> Result<Value, Problem> {
+    rig.lossy.hold();
+    let (acme, body) = (
+        rig.acme.clone(),
+        json!({"sql": sql, "format": "json", "allow_writes": true, "on_conflict": on_conflict}),
+    );
+    let loser = tokio::spawn(async move { acme.post(&body).await });
+    rig.lossy.holding().await;
+    rig.world.acme.write("INSERT INTO datasets.t VALUES (4, 'winner')").await;
+    rig.lossy.release();
+    let answer = loser.await.unwrap();
+    if answer.status() == 200 { Ok(answer.json().await.unwrap()) } else { Err(problem(answer).await) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_is_run_again_and_anything_else_only_when_asked_to() {
+    let rig = Rig::start(30_000).await;
+    rig.table("t").await;
+    let answer =
+        beaten(&rig, "INSERT INTO datasets.t VALUES (3, 'appended')", "retry_appends").await.unwrap();
+    assert_eq!((&answer["write"]["attempts"], &answer["write"]["rows_affected"]), (&json!(2), &json!(1)));
+    rig.holds("t", &["1 row 1", "2 row 2", "3 appended", "4 winner"]).await;
+    // What reads the table means something else on what the other one has made of it.
+    for sql in [
+        "UPDATE datasets.t SET v = 'mine' WHERE k = 1",
+        "INSERT INTO datasets.t SELECT max(k) + 10, 'next' FROM datasets.t",
+        "DELETE FROM datasets.t WHERE k = 1",
+    ] {
+        let said = beaten(&rig, sql, "retry_appends").await.unwrap_err();
+        assert_eq!(said.code, Code::CommitConflict, "{sql}: {}", said.detail);
+    }
+    let answer = beaten(&rig, "DELETE FROM datasets.t WHERE v = 'winner'", "retry").await.unwrap();
+    // The three of the failed attempts, the first one's, and the one that it met.
+    assert_eq!((&answer["write"]["attempts"], &answer["write"]["rows_affected"]), (&json!(2), &json!(5)));
+    rig.holds("t", &["1 row 1", "2 row 2", "3 appended"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

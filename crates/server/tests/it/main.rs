@@ -25,3 +25,5 @@ mod serving;
 mod statements;
 mod takeover;
 mod world;
+mod writers;
+mod writes;

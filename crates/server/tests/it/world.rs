@@ -359,6 +359,17 @@ pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
     panic!("it never came to be that {what}");
 }
 
+/// The same for what has to be asked for.
+pub async fn until_async(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    for _ in 0..1_500 {
+        if so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never came to be that {what}");
+}
+
 impl Organisation {
     /// `POST /query` with this body.
     pub async fn post(&self, body: &Value) -> reqwest::Response {

@@ -6,12 +6,13 @@
 //! is run. Why it is done so: docs/decisions/2026-11-29-statement-policy.md.
 
 mod bounds;
+mod intent;
 mod names;
 mod paths;
 mod scan;
 mod text;
 
-use duck_contract::worker::{Failure, TextLimits};
+use duck_contract::worker::{Failure, Intent, Statement, TextLimits};
 use duck_contract::{Code, Params, Role};
 use serde_json::Value as Json;
 
@@ -29,6 +30,8 @@ pub(crate) struct Policy {
     /// The warehouse's place in the store, with a slash at its end.
     pub(crate) place: String,
     pub(crate) role: Role,
+    /// The schema whose tables need no schema name.
+    pub(crate) default_schema: String,
 }
 
 impl Policy {
@@ -43,7 +46,17 @@ impl Policy {
             // What kind of thing it makes is known before DuckDB looks for the place.
             created(self.role, &reading.words)?;
         }
+        if self.role == Role::Writer {
+            intent::unsupported(sql)?;
+        }
         Ok(reading)
+    }
+
+    /// What a statement that may be run is about to change.
+    pub(crate) fn intent(&self, statement: &Statement) -> Result<Intent, Failure> {
+        let texts = || statement.before.iter().chain([&statement.sql]).map(String::as_str);
+        texts().try_for_each(|sql| self.read(sql, statement.text).map(drop))?;
+        Ok(intent::intent(texts(), &self.default_schema))
     }
 
     /// Accepts the values of its parameters, or says why not.
@@ -100,7 +113,9 @@ fn never_run(words: &Words) -> Option<&'static str> {
         "SET" | "RESET" | "PRAGMA" | "USE" => {
             "Settings last for one request, so SET, RESET, PRAGMA and USE have nothing to act on. Name tables in full."
         }
-        "BEGIN" | "START" | "COMMIT" | "ROLLBACK" | "ABORT" => "Every request is a transaction of its own.",
+        "BEGIN" | "START" | "COMMIT" | "ROLLBACK" | "ABORT" => {
+            "Every request is a transaction of its own: send several statements as `statements`."
+        }
         "PREPARE" | "EXECUTE" | "DEALLOCATE" => "Send the statement with `params` instead of preparing it.",
         "CALL" | "CHECKPOINT" | "VACUUM" | "ANALYZE" => "Statements of this kind are not available.",
         _ => return None,

@@ -11,7 +11,8 @@ const TABLE: &str = "s3://lakehouse/w_a/01a2295b-d209-73af-92f8-be4bab60d4b5/dat
 fn bare() -> (Connection, Policy) {
     let connection = Database::open(&[("errors_as_json", "true")]).unwrap().connect().unwrap();
     let names = Names::of(&connection).unwrap();
-    (connection, Policy { names, place: OWN.to_owned(), role: Role::Reader })
+    let default_schema = "datasets".to_owned();
+    (connection, Policy { names, place: OWN.to_owned(), role: Role::Reader, default_schema })
 }
 
 fn code(role: Role, kind: Kind, sql: &str) -> Option<Code> {

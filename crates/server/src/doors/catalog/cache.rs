@@ -90,7 +90,7 @@ mod tests {
 
     fn visitor(warehouse: &str) -> Visitor {
         let place = Place { bucket: "lake".into(), prefix: format!("{warehouse}/") };
-        Visitor { warehouse: warehouse.into(), place, role: Role::Reader }
+        Visitor::new(warehouse, place, Role::Reader)
     }
 
     fn reply(text: &'static str) -> Reply {

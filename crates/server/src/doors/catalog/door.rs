@@ -13,12 +13,14 @@ use tokio_util::task::TaskTracker;
 
 use super::answers;
 use super::cache::ReaderCache;
+use super::effects::{self, Loaded};
 use super::guard::{self, Held, Way};
 use super::reply::Reply;
 use super::routes::{self, Asked, Route};
 use super::settle::{Change, Unsettled, settle};
 use super::upstream::Upstream;
 use super::{Passes, Visitor};
+use crate::doors::{Effect, Errand, Outcome, Table};
 
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 const REQUEST_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(30);
@@ -68,16 +70,26 @@ impl Door {
         }
         let route = routes::route(&head.method, &segments).ok_or_else(routes::not_served)?;
         if !route.needs_writer() {
-            return self.read(&visitor, route, head.method, path).await;
+            let reply = self.read(&visitor, route, head.method, path).await?;
+            if let (Route::LoadTable, Some(table)) = (route, table_of(&segments)) {
+                loaded(&visitor, &table, &reply);
+            }
+            return Ok(reply);
         }
         if visitor.role != Role::Writer {
             tracing::info!(warehouse = visitor.warehouse, ?route, "a reader asked for a change");
             return Err(Reply::forbidden("the warehouse is attached for reading only"));
         }
+        let errand = visitor.errand().ok_or_else(nobody_asked)?;
         let body = collect(body).await?;
         checked(&head.method, &body, &visitor)?;
+        let effects = effects::effects(route, &segments, &body)?;
+        errand.allows(&effects).map_err(|fault| {
+            tracing::info!(warehouse = visitor.warehouse, ?route, refused = %fault, "change refused");
+            Reply::forbidden(&fault.sentence)
+        })?;
         let change = Change::new(route, head.method, prefix, path, &segments, body);
-        self.change(visitor, change).await
+        self.change(visitor, errand, effects, change).await
     }
 
     fn visitor(&self, headers: &HeaderMap) -> Option<Arc<Visitor>> {
@@ -111,18 +123,95 @@ impl Door {
         if shared { self.cache.get(visitor, path, load).await } else { load.await }
     }
 
-    async fn change(&self, visitor: Arc<Visitor>, change: Change) -> Result<Reply, Reply> {
+    async fn change(
+        &self,
+        visitor: Arc<Visitor>,
+        errand: Arc<Errand>,
+        effects: Vec<Effect>,
+        change: Change,
+    ) -> Result<Reply, Reply> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| Reply::busy())?;
         let (upstream, cache) = (self.upstream.clone(), self.cache.clone());
+        // A draft is no change yet.
+        let number = (!change.staged).then(|| errand.begins(effects.clone()));
         // A task of its own: the worker may go away, the change must be settled all the same.
         let settled = self.changes.spawn(async move {
-            let outcome = settle(&upstream, &change).await;
+            let settled = settle(&upstream, &change).await;
             cache.changed(&visitor.warehouse);
             drop(slot);
-            reported(&visitor, &change, outcome)
+            let (outcome, conflict) =
+                (outcome(&settled), conflict(&upstream, &settled, &change, &effects).await);
+            let reply = reported(&visitor, &change, settled);
+            if let (Route::CreateTable, Ok(reply)) = (change.route, &reply) {
+                drafted(&errand, &effects, reply);
+            }
+            if let Some(number) = number {
+                errand.ended(number, outcome, conflict);
+            }
+            reply
         });
         settled.await.unwrap_or_else(|_| Err(Reply::unknown_outcome()))
     }
+}
+
+type Settled = Result<super::upstream::Answer, Unsettled>;
+
+fn outcome(settled: &Settled) -> Outcome {
+    match settled {
+        Ok(answer) if answer.status.is_success() => Outcome::Made,
+        Ok(_) | Err(Unsettled::NotMade(_)) => Outcome::NotMade,
+        Err(Unsettled::Unknown) => Outcome::Unknown,
+    }
+}
+
+/// What was in the way of a commit, in a sentence for whoever sent the statement.
+async fn conflict(
+    upstream: &Upstream,
+    settled: &Settled,
+    change: &Change,
+    effects: &[Effect],
+) -> Option<String> {
+    settled.as_ref().ok().filter(|answer| answer.status == StatusCode::CONFLICT)?;
+    let shown = |id: Option<i64>| id.map_or_else(|| "no snapshot".to_owned(), |id| format!("snapshot {id}"));
+    for (path, effect) in change.tables().iter().zip(effects) {
+        let (Some(table), Ok(answer)) = (effect.table(), upstream.read(path).await) else { continue };
+        let Some(loaded) = Loaded::of(&answer.body) else { continue };
+        if loaded.current() != effect.base {
+            let (table, base, now) = (table.dotted(), shown(effect.base), shown(loaded.current()));
+            return Some(format!("{table} was at {base} when it was read, and is at {now} now."));
+        }
+    }
+    let tables: Vec<String> = effects.iter().filter_map(Effect::table).map(|table| table.dotted()).collect();
+    Some(format!("Somebody else changed {} at the same time.", tables.join(", ")))
+}
+
+fn table_of(segments: &[&str]) -> Option<Table> {
+    match segments {
+        ["namespaces", namespace, "tables", table] => {
+            Some(Table { namespace: routes::levels(namespace), name: routes::name(table) })
+        }
+        _ => None,
+    }
+}
+
+/// Writes down that the worker was given a table, for each of its statements.
+fn loaded(visitor: &Visitor, table: &Table, reply: &Reply) {
+    // Only who may write files has to know where.
+    let loaded = if visitor.role == Role::Writer { Loaded::of(&reply.body) } else { None };
+    let location = loaded.as_ref().and_then(Loaded::location);
+    visitor.errands().iter().for_each(|errand| errand.loaded(table, location));
+}
+
+/// Files of a table that is being made may be written where the catalog has put it.
+fn drafted(errand: &Errand, effects: &[Effect], reply: &Reply) {
+    let Some(table) = effects.first().and_then(Effect::table) else { return };
+    if let Some(location) = Loaded::of(&reply.body).as_ref().and_then(Loaded::location) {
+        errand.drafted(&table, location);
+    }
+}
+
+fn nobody_asked() -> Reply {
+    Reply::forbidden("no statement is under way that could change anything")
 }
 
 fn reported(

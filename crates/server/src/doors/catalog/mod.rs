@@ -10,6 +10,7 @@
 //! | `serve` | the listener: loopback only, bounded, closes when every change is settled |
 //! | `door` | one request from bearer to answer |
 //! | `routes` | which requests there are, how their paths are spelled |
+//! | `effects` | what a change would change, table by table |
 //! | `guard` | addresses and settings in what is sent and read |
 //! | `answers`, `reply` | what of an answer reaches the worker, and in which words |
 //! | `cache` | answers that readers share for a moment |
@@ -23,6 +24,7 @@ mod answers;
 mod cache;
 mod commits;
 mod door;
+mod effects;
 mod guard;
 mod listing;
 mod login;

@@ -132,6 +132,17 @@ fn is_unambiguous(segment: &str) -> bool {
     })
 }
 
+/// The name that a segment spells, which [`asked`] has accepted.
+pub(super) fn name(segment: &str) -> String {
+    let bytes = decoded(segment, b"!$&'()*+,;=:@").unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The levels of a namespace that a segment spells.
+pub(super) fn levels(segment: &str) -> Vec<String> {
+    name(segment).split('\u{1f}').map(str::to_owned).collect()
+}
+
 /// The query's pairs, decoded.
 fn parameters(query: &str) -> Option<Vec<(String, String)>> {
     // `+` is left out of the plain ones: some read it as a blank.

@@ -17,7 +17,7 @@ use s3s::dto::{
 };
 use s3s::{Body, S3, S3Request, S3Response, S3Result, s3_error};
 
-use super::desk::{Desk, guest, path};
+use super::desk::{Desk, guest, new_path, path};
 use super::guard;
 use super::health::Plan;
 use super::ledger::Candidate;
@@ -147,7 +147,8 @@ impl S3 for Api {
     async fn put_object(&self, request: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
         let guest = guest(&request)?;
         let input = request.input;
-        let put = self.0.put(&guest, &path(&guest, &input.key)?, input.body, input.content_length).await?;
+        let put =
+            self.0.put(&guest, &new_path(&guest, &input.key)?, input.body, input.content_length).await?;
         done(PutObjectOutput { e_tag: tag(put.e_tag.as_ref()), ..PutObjectOutput::default() })
     }
 
@@ -157,7 +158,7 @@ impl S3 for Api {
     ) -> Answer<CreateMultipartUploadOutput> {
         let guest = guest(&request)?;
         let input = request.input;
-        let id = self.0.begin(&guest, path(&guest, &input.key)?).await?;
+        let id = self.0.begin(&guest, new_path(&guest, &input.key)?).await?;
         done(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),

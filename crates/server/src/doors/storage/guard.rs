@@ -18,7 +18,7 @@ const LIST_WORDS: [&str; 7] =
     ["list-type", "prefix", "delimiter", "continuation-token", "start-after", "max-keys", "encoding-type"];
 
 /// Headers that change what a request means in a way we do not carry out.
-const FOREIGN_HEADERS: [&str; 11] = [
+const FOREIGN_HEADERS: [&str; 10] = [
     "transfer-encoding",
     "x-amz-copy-source",
     "x-amz-copy-source-range",
@@ -26,7 +26,6 @@ const FOREIGN_HEADERS: [&str; 11] = [
     "x-amz-trailer",
     "x-amz-security-token",
     "if-match",
-    "if-none-match",
     "if-modified-since",
     "if-unmodified-since",
     "if-range",
@@ -71,7 +70,11 @@ pub(super) fn precheck(head: &Parts, part_bytes_max: u64) -> Result<(), Refusal>
     let form = head.headers.get_all(header::CONTENT_TYPE).iter().any(|kind| {
         String::from_utf8_lossy(kind.as_bytes()).trim_start().to_ascii_lowercase().starts_with("multipart/")
     });
-    if !served || form || FOREIGN_HEADERS.iter().any(|name| head.headers.contains_key(*name)) {
+    // "Only if there is nothing yet" is how every object is written here, said or not.
+    let condition = head.headers.contains_key(header::IF_NONE_MATCH)
+        && !(head.method == Method::PUT && only(&head.headers, header::IF_NONE_MATCH.as_str()) == Some("*"));
+    let foreign = FOREIGN_HEADERS.iter().any(|name| head.headers.contains_key(*name));
+    if !served || form || condition || foreign {
         return Err(Refusal::Header);
     }
     let length = only(&head.headers, header::CONTENT_LENGTH.as_str())

@@ -3,22 +3,28 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use object_store::multipart::PartId;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload, PutResult};
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutPayload, PutResult};
 use s3s::dto::{CompletedMultipartUpload, StreamingBlob};
-use s3s::{S3Result, s3_error};
+use s3s::{S3Error, S3Result, s3_error};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::backend::Client;
 use super::desk::{Desk, Room};
 use super::guests::{Guest, Part, PartsFault, Upload};
-use super::health::Plan;
+use super::health::{Fault, Plan};
 
 /// Parts of one upload, as S3 has it.
 const PARTS_MAX: i32 = 10_000;
+
+/// No file of a table is ever written twice, and what a table refers to must stay what it was.
+fn taken() -> S3Error {
+    s3_error!(PreconditionFailed, "There is an object of this key already")
+}
 
 /// A body that has arrived whole, with its length and hash as announced.
 struct Received {
@@ -65,7 +71,8 @@ impl Desk {
         Ok(Received { payload: pieces.into_iter().collect(), bytes, _room: room })
     }
 
-    /// Puts a whole object. One that is there already is replaced.
+    /// Puts a whole object. One that is there already stays as it is: an error, unless it is the same, which a repeated request
+    /// finds whose first answer was lost.
     pub(super) async fn put(
         &self,
         guest: &Guest,
@@ -77,8 +84,26 @@ impl Desk {
         let objects = bucket.for_role(guest.visitor.role).objects();
         let received = self.receive(guest, body, length).await?;
         let plan = Plan::body(&self.store.settings().limits, received.bytes);
-        let put = || objects.put(path, received.payload.clone());
-        self.store.health().ask(plan, put).await.map_err(|fault| self.answer(&fault))
+        let put = || objects.put_opts(path, received.payload.clone(), PutMode::Create.into());
+        match self.store.health().ask(plan, put).await {
+            Err(Fault::Upstream(Error::AlreadyExists { .. })) => self.same(objects, path, &received).await,
+            outcome => outcome.map_err(|fault| self.answer(&fault)),
+        }
+    }
+
+    /// Whether what is there already is what was to be written.
+    async fn same(&self, objects: &dyn ObjectStore, path: &Path, received: &Received) -> S3Result<PutResult> {
+        let plan = Plan::body(&self.store.settings().limits, received.bytes);
+        let read = || async {
+            let there = objects.get(path).await?;
+            let meta = there.meta.clone();
+            let same =
+                meta.size == received.bytes && there.bytes().await? == Bytes::from(received.payload.clone());
+            Ok(same.then_some(meta))
+        };
+        let there = self.store.health().ask(plan, read).await.map_err(|fault| self.answer(&fault))?;
+        let meta = there.ok_or_else(taken)?;
+        Ok(PutResult { e_tag: meta.e_tag, version: meta.version, extensions: http::Extensions::new() })
     }
 
     /// Begins an upload. The id is ours: the store's own would be good for other workers' doors, too.
@@ -87,6 +112,12 @@ impl Desk {
             return Err(s3_error!(ServiceUnavailable, "Too many uploads are open"));
         }
         let bucket = self.bucket(guest)?;
+        let there = || async { bucket.for_role(guest.visitor.role).objects().head(&path).await };
+        match self.store.health().ask(Plan::read(&self.store.settings().limits), there).await {
+            Err(Fault::Upstream(Error::NotFound { .. })) => {}
+            Ok(_) => return Err(taken()),
+            Err(fault) => return Err(self.answer(&fault)),
+        }
         let (id, client) = (Uuid::new_v4().simple().to_string(), bucket.for_role(guest.visitor.role));
         let plan = Plan::once(self.store.settings().limits.first_byte_ms_max);
         let create = || async {

@@ -49,18 +49,14 @@ async fn nobody_enters_without_a_pass() {
     let mut world = World::plain(|_, _| say(200, "{}")).await;
     let old = world.reader.bearer.clone();
     let spare = Passes::default();
-    let visitor = Visitor {
-        warehouse: "w_a".into(),
-        place: Place { bucket: "lake".into(), prefix: "w_a/".into() },
-        role: Role::Reader,
-    };
+    let visitor = Visitor::new("w_a", Place { bucket: "lake".into(), prefix: "w_a/".into() }, Role::Reader);
     // The reader's pass is dropped: its bearer must be worth nothing.
     world.reader = spare.issue(visitor);
-    let mut dead = spare.issue(Visitor {
-        warehouse: "w_a".into(),
-        place: Place { bucket: "lake".into(), prefix: String::new() },
-        role: Role::Writer,
-    });
+    let mut dead = spare.issue(Visitor::new(
+        "w_a",
+        Place { bucket: "lake".into(), prefix: String::new() },
+        Role::Writer,
+    ));
     dead.bearer = old;
     for pass in [&world.reader, &dead] {
         assert_eq!(world.get(pass, "/v1/config?warehouse=w_a").await.0, 401);

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::fake::{Act, Fake, Seen};
 use super::*;
-use crate::doors::Pass;
+use crate::doors::errand::tests::Anything;
+use crate::doors::{Errand, Pass};
 
 /// A door with a reader and a writer of warehouse `w_a`, whose prefix is `p-a`.
 pub(super) struct World {
@@ -48,7 +49,10 @@ impl World {
         let passes = Passes::default();
         let visitor = |role| {
             let place = Place { bucket: "lake".into(), prefix: "w_a/".into() };
-            passes.issue(Visitor { warehouse: "w_a".into(), place, role })
+            let pass = passes.issue(Visitor::new("w_a", place, role));
+            // A statement is under way for as long as the pass.
+            std::mem::forget(pass.visitor.sent(Errand::writing(Box::new(Anything))));
+            pass
         };
         let (reader, writer) = (visitor(Role::Reader), visitor(Role::Writer));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

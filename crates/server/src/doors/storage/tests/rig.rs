@@ -12,7 +12,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{Candidate, Door, Kind, Ledger, Settings, Store};
-use crate::doors::{Pass, Passes, Place, Visitor};
+use crate::doors::errand::tests::Anything;
+use crate::doors::{Errand, Pass, Passes, Place, Table, Visitor};
 
 pub(super) struct Rig {
     pub(super) address: SocketAddr,
@@ -65,10 +66,16 @@ impl Rig {
         Self { address, passes, store, door, folder, stop, _behind: behind }
     }
 
-    /// A pass for `s3://lake/<prefix>`.
+    /// A pass for `s3://lake/<prefix>`, and a statement under way that may write anywhere there.
     pub(super) fn worker(&self, prefix: &str, role: Role) -> Pass {
         let place = Place { bucket: "lake".into(), prefix: prefix.into() };
-        self.passes.issue(Visitor { warehouse: format!("of {prefix}"), place, role })
+        let pass = self.passes.issue(Visitor::new(format!("of {prefix}"), place.clone(), role));
+        let errand = Errand::writing(Box::new(Anything));
+        let table = Table { namespace: vec!["n".into()], name: "t".into() };
+        errand.drafted(&table, place.url().trim_end_matches('/'));
+        // For as long as the pass.
+        std::mem::forget(pass.visitor.sent(errand));
+        pass
     }
 
     /// A well-behaved S3 client with this pass, which never asks twice.

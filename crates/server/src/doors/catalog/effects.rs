@@ -1,0 +1,240 @@
+//! What a request to the catalog would change, table by table. Pure.
+//!
+//! It is read as the catalog reads it, and whatever cannot be is not sent on: rights are given for what is understood.
+
+use bytes::Bytes;
+use duck_contract::query::ChangeKind;
+use serde::Deserialize;
+
+use super::reply::Reply;
+use super::routes::{Route, levels, name};
+use crate::doors::{Effect, Table};
+
+#[derive(Deserialize)]
+struct Transaction {
+    #[serde(rename = "table-changes")]
+    table_changes: Vec<Commit>,
+}
+
+#[derive(Deserialize)]
+struct Commit {
+    identifier: Option<Identifier>,
+    #[serde(default)]
+    requirements: Vec<Requirement>,
+    #[serde(default)]
+    updates: Vec<Update>,
+}
+
+#[derive(Deserialize)]
+struct Identifier {
+    namespace: Vec<String>,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Requirement {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(rename = "ref", default)]
+    reference: Option<String>,
+    #[serde(rename = "snapshot-id", default)]
+    snapshot: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct Update {
+    action: String,
+    #[serde(rename = "ref-name", default)]
+    reference: Option<String>,
+    #[serde(rename = "snapshot-id", default)]
+    snapshot: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct Create {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Namespace {
+    namespace: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Rename {
+    source: Identifier,
+    destination: Identifier,
+}
+
+const MAIN: &str = "main";
+
+/// What a request of a route that needs a writer would change.
+pub(super) fn effects(route: Route, segments: &[&str], body: &Bytes) -> Result<Vec<Effect>, Reply> {
+    match (route, segments) {
+        (Route::CreateTable, ["namespaces", namespace, "tables"]) => {
+            Ok(vec![plain(ChangeKind::Create, levels(namespace), Some(read::<Create>(body)?.name))])
+        }
+        (Route::CommitTable, ["namespaces", namespace, "tables", table]) => {
+            let table = Table { namespace: levels(namespace), name: name(table) };
+            Ok(vec![commit(table, read(body)?)?])
+        }
+        (Route::CommitTransaction, _) => {
+            let changes = read::<Transaction>(body)?.table_changes;
+            changes
+                .into_iter()
+                .map(|mut change| {
+                    let Identifier { namespace, name } = change.identifier.take().ok_or_else(unclear)?;
+                    commit(Table { namespace, name }, change)
+                })
+                .collect()
+        }
+        (Route::Change, ["namespaces"]) => {
+            Ok(vec![plain(ChangeKind::Schema, read::<Namespace>(body)?.namespace, None)])
+        }
+        (Route::Change, ["namespaces", namespace] | ["namespaces", namespace, "properties"]) => {
+            Ok(vec![plain(ChangeKind::Schema, levels(namespace), None)])
+        }
+        (Route::Change, ["namespaces", namespace, "tables", table]) => {
+            Ok(vec![plain(ChangeKind::Drop, levels(namespace), Some(name(table)))])
+        }
+        (Route::Change, ["tables", "rename"]) => {
+            let Rename { source, destination: Identifier { namespace, name } } = read(body)?;
+            let becomes = Some(Table { namespace, name });
+            Ok(vec![Effect { becomes, ..plain(ChangeKind::Rename, source.namespace, Some(source.name)) }])
+        }
+        // A route that is new here has to say what it changes.
+        _ => Err(unclear()),
+    }
+}
+
+fn plain(kind: ChangeKind, namespace: Vec<String>, table: Option<String>) -> Effect {
+    Effect { kind, namespace, table, becomes: None, snapshot: None, base: None }
+}
+
+fn commit(table: Table, commit: Commit) -> Result<Effect, Reply> {
+    let creates = commit.requirements.iter().any(|requirement| requirement.kind == "assert-create");
+    if !creates && commit.updates.iter().any(|update| update.action == "set-location") {
+        // Rights to write files follow a table's location.
+        return Err(Reply::forbidden("a table does not move"));
+    }
+    let on_main = |reference: &Option<String>| reference.as_deref() == Some(MAIN);
+    let base = commit
+        .requirements
+        .iter()
+        .find(|asserted| asserted.kind == "assert-ref-snapshot-id" && on_main(&asserted.reference));
+    let new = commit
+        .updates
+        .iter()
+        .rev()
+        .find(|update| update.action == "set-snapshot-ref" && on_main(&update.reference));
+    let kind = if creates { ChangeKind::Create } else { ChangeKind::Commit };
+    let (snapshot, base) =
+        (new.and_then(|update| update.snapshot), base.and_then(|asserted| asserted.snapshot));
+    Ok(Effect { snapshot, base, ..plain(kind, table.namespace, Some(table.name)) })
+}
+
+fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Reply> {
+    serde_json::from_slice(body).map_err(|_| unclear())
+}
+
+fn unclear() -> Reply {
+    Reply::bad_request("it is not clear what the change would change")
+}
+
+/// What a table's metadata says of where it lies and how it is now.
+#[derive(Deserialize)]
+pub(super) struct Loaded {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    location: Option<String>,
+    #[serde(rename = "current-snapshot-id", default)]
+    current: Option<i64>,
+}
+
+impl Loaded {
+    pub(super) fn of(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
+
+    pub(super) fn location(&self) -> Option<&str> {
+        self.metadata.location.as_deref()
+    }
+
+    /// Some catalogs say -1 for a table without a snapshot.
+    pub(super) fn current(&self) -> Option<i64> {
+        self.metadata.current.filter(|id| *id != -1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(name: &str) -> Table {
+        Table { namespace: vec!["n".into()], name: name.into() }
+    }
+
+    fn of(route: Route, segments: &[&str], body: &'static str) -> Vec<Effect> {
+        effects(route, segments, &Bytes::from(body)).unwrap()
+    }
+
+    #[test]
+    fn a_commit_changes_what_it_names_and_knows_what_it_is_based_on() {
+        let body = r#"{"table-changes":[{"identifier":{"namespace":["n"],"name":"t"},
+            "requirements":[{"type":"assert-table-uuid","uuid":"u"},{"type":"assert-ref-snapshot-id","ref":"main","snapshot-id":6}],
+            "updates":[{"action":"add-snapshot","snapshot":{"snapshot-id":7}},{"action":"set-snapshot-ref","ref-name":"main","type":"branch","snapshot-id":7}]},
+            {"identifier":{"namespace":["n"],"name":"u"},"requirements":[{"type":"assert-create"}],"updates":[]}]}"#;
+        let found = of(Route::CommitTransaction, &["transactions", "commit"], body);
+        assert_eq!(
+            (found[0].table(), found[0].kind, found[0].snapshot, found[0].base),
+            (Some(table("t")), ChangeKind::Commit, Some(7), Some(6))
+        );
+        assert_eq!((found[1].table(), found[1].kind), (Some(table("u")), ChangeKind::Create));
+    }
+
+    #[test]
+    fn names_are_read_as_the_path_spells_them() {
+        let found = of(Route::CommitTable, &["namespaces", "a%1Fb", "tables", "%C3%BC"], "{}");
+        assert_eq!(
+            found[0].table(),
+            Some(Table { namespace: vec!["a".into(), "b".into()], name: "ü".into() })
+        );
+        let found = of(Route::Change, &["namespaces", "n", "tables", "t"], "");
+        assert_eq!((found[0].kind, found[0].table()), (ChangeKind::Drop, Some(table("t"))));
+    }
+
+    #[test]
+    fn a_rename_changes_one_name_and_makes_the_other() {
+        let body =
+            r#"{"source":{"namespace":["n"],"name":"t"},"destination":{"namespace":["m"],"name":"u"}}"#;
+        let found = of(Route::Change, &["tables", "rename"], body);
+        let becomes = Table { namespace: vec!["m".into()], name: "u".into() };
+        assert_eq!((found[0].table(), found[0].becomes.clone()), (Some(table("t")), Some(becomes)));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_not_sent_on() {
+        for (route, segments, body) in [
+            (
+                Route::CommitTransaction,
+                ["transactions", "commit"].as_slice(),
+                r#"{"table-changes":[{"updates":[]}]}"#,
+            ),
+            (Route::CommitTransaction, &["transactions", "commit"], r#"{"changes":[]}"#),
+            // Two readers of it may take two different names.
+            (Route::CreateTable, &["namespaces", "n", "tables"], r#"{"name":"t","name":"u"}"#),
+            (Route::Change, &["tables", "rename"], r#"{"source":{"namespace":["n"],"name":"t"}}"#),
+            (Route::Change, &["somewhere"], "{}"),
+            (
+                Route::CommitTable,
+                &["namespaces", "n", "tables", "t"],
+                r#"{"updates":[{"action":"set-location","location":"s3://lake/w_a/x"}]}"#,
+            ),
+        ] {
+            assert!(effects(route, segments, &Bytes::from(body)).is_err(), "{body}");
+        }
+    }
+}

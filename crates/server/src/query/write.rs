@@ -1,0 +1,246 @@
+//! A statement that may change something: its turn, its repetitions, and the truth about what it has changed.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use duck_contract::query::{OnConflict, WriteReport, WriteState};
+use duck_contract::worker::{Intent, Statement, Target};
+use duck_contract::{Code, Format};
+use hyper::Method;
+use hyper::header::HeaderValue;
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use super::{
+    Answer, Entry, FAILURE_BYTES_MAX, Failed, Failure, Order, Rows, collect, failed, late, request, run,
+};
+use crate::doors::{Act, Errand, Rights, Table};
+use crate::fault::Fault;
+use crate::limits::{Slot, Tables};
+use crate::pool::Lease;
+
+/// For a change that is under way to be settled, when its statement has failed already.
+const SETTLED_MAX: Duration = Duration::from_secs(5);
+/// Between two attempts at a commit, where somebody else's was in the way: at first, and at most.
+const PAUSE_FIRST_MS: u64 = 10;
+const PAUSE_MAX_MS: u64 = 1_000;
+/// Clients take headers of some 16 KiB.
+const HEADER_CHANGES_MAX: usize = 32;
+
+/// What the statement is about to change, as its engine reads it: refused where the permit does not cover it, before any file is
+/// written. The doors ask again.
+async fn intent(lease: &Lease, order: &Order) -> Result<Intent, Fault> {
+    let asked = timeout_at(order.deadline, ask(lease, &order.statement)).await.map_err(|_| late())?;
+    let intent = asked.map_err(|e| match e {
+        Asked::Refused(failure) => failed(failure),
+        Asked::Broken(e) => {
+            Fault::new(Code::EngineUnavailable, "The engine did not read the statement.").because(e)
+        }
+    })?;
+    if let Some(writ) = order.permit.writ() {
+        intent.targets.iter().try_for_each(|target| check(writ, target))?;
+    }
+    Ok(intent)
+}
+
+fn check(rights: &dyn Rights, Target { schema, table, is_new }: &Target) -> Result<(), Fault> {
+    let namespace: Vec<String> = schema.split('.').map(str::to_owned).collect();
+    let Some(name) = table.clone() else { return rights.check(Act::Schema(&namespace)) };
+    let table = Table { namespace, name };
+    rights.check(if *is_new { Act::Create(&table) } else { Act::Change(&table) })
+}
+
+enum Asked {
+    Refused(Failure),
+    Broken(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Asked {
+    fn from(e: E) -> Self {
+        Asked::Broken(e.into())
+    }
+}
+
+async fn ask(lease: &Lease, statement: &Statement) -> Result<Intent, Asked> {
+    let body = serde_json::to_vec(statement)?;
+    let (answer, connection) = lease.worker().send(request(Method::POST, "/intent", body.into())?).await?;
+    let well = answer.status().is_success();
+    let body = collect(answer, FAILURE_BYTES_MAX).await?;
+    lease.worker().keep(connection);
+    if well {
+        Ok(serde_json::from_slice(&body)?)
+    } else {
+        Err(Asked::Refused(serde_json::from_slice(&body)?))
+    }
+}
+
+/// Runs a statement while it has its turn at the tables that it changes, and again where somebody else's commit was in the way and
+/// that is wanted.
+pub(crate) async fn write(
+    (mut entry, mut slot): (Entry, Slot),
+    mut lease: Lease,
+    order: &Order,
+    tables: &Tables,
+) -> Result<Answer, Failed> {
+    let intent = match intent(&lease, order).await {
+        Ok(intent) => intent,
+        // Nothing was begun yet.
+        Err(fault) if fault.code == Code::EngineUnavailable => {
+            lease.retire();
+            return Err(Failed::Bystander(entry, slot, fault));
+        }
+        Err(fault) => return Err(Failed::Fault(fault)),
+    };
+    let turn = tables.turn(order.permit.warehouse.name(), intent.targets.iter().filter_map(named));
+    let _turn = timeout_at(order.deadline, turn).await.map_err(|_| Failed::Fault(late()))?;
+    loop {
+        order.errand.attempted();
+        let outcome = run((entry, slot), lease, order).await;
+        let Err(Failed::Conflict(held, fault)) = outcome else { return outcome };
+        let pause = pause(order.errand.attempts());
+        if !is_repeated(&intent, order.on_conflict) || Instant::now() + pause >= order.deadline {
+            return Err(Failed::Fault(fault));
+        }
+        tracing::info!("somebody else's commit was in the way: once more");
+        tokio::time::sleep(pause).await;
+        (entry, slot, lease) = *held;
+    }
+}
+
+/// A table's name, for its turn. Schemas have none.
+fn named(target: &Target) -> Option<String> {
+    Some(format!("{}.{}", target.schema, target.table.as_ref()?))
+}
+
+/// Whether a statement is run again after a conflict.
+fn is_repeated(intent: &Intent, on_conflict: OnConflict) -> bool {
+    match on_conflict {
+        OnConflict::RetryAppends => intent.appends,
+        OnConflict::Retry => true,
+        OnConflict::Fail => false,
+    }
+}
+
+/// Somewhere between nothing and a bound that doubles: two who have met should not meet again.
+fn pause(attempts: u32) -> Duration {
+    let bound = PAUSE_FIRST_MS.saturating_mul(1 << attempts.min(10)).min(PAUSE_MAX_MS);
+    // A version 4 UUID holds 122 random bits.
+    let random = Uuid::new_v4().as_u128() as u64;
+    Duration::from_millis(1 + random % bound)
+}
+
+/// The outcome with what the doors saw of its changes. Whoever sent the statement is told the truth also where its engine, its time
+/// or its answer was lost.
+pub(crate) async fn told(outcome: Result<Answer, Fault>, errand: &Errand) -> Result<Answer, Fault> {
+    let fault = match outcome {
+        Ok(answer) => return Ok(reported(answer, errand)),
+        Err(fault) => fault,
+    };
+    errand.settled(SETTLED_MAX).await;
+    let Some(report) = errand.report(false) else { return Err(fault) };
+    let mut fault = match (errand.refusal(), errand.conflict()) {
+        (Some(refusal), _) => refusal.because(fault),
+        (None, Some(conflict)) if fault.code == Code::CommitConflict => {
+            Fault::new(Code::CommitConflict, conflict).because(fault)
+        }
+        _ => fault,
+    };
+    let changed = changed(&report);
+    if report.state == WriteState::Made {
+        let sentence =
+            format!("The change of {changed} was made, and its answer was lost. Do not send it again.");
+        fault = Fault::new(Code::AnswerLost, sentence).because(fault);
+    } else if report.state == WriteState::Unknown {
+        let sentence = format!(
+            "The catalog has not said whether the change of {changed} was made. Look for it there before you send it again."
+        );
+        fault = Fault::new(Code::CommitUnknown, sentence).because(fault);
+    }
+    fault.write = Some(Box::new(report));
+    Err(fault)
+}
+
+fn reported(mut answer: Answer, errand: &Errand) -> Answer {
+    let Some(mut report) = errand.report(true) else { return answer };
+    report.rows_affected = answer.affected;
+    if let (Rows::Whole(bytes), Format::Json, Ok(json)) =
+        (&answer.rows, answer.format, serde_json::to_vec(&report))
+    {
+        answer.rows = Rows::Whole(with_report(bytes, &json));
+    }
+    answer.write = Some(report);
+    answer
+}
+
+/// The tables and their new snapshots, for a sentence.
+fn changed(report: &WriteReport) -> String {
+    let named = report.changes.iter().map(|change| {
+        let table =
+            change.table.iter().fold(change.schema.clone(), |schema, table| format!("{schema}.{table}"));
+        change.snapshot_id.iter().fold(table, |table, id| format!("{table} (snapshot {id})"))
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+/// A report as a header's value: JSON in ASCII, with the first of very many changes only.
+pub(crate) fn header_of(report: &WriteReport) -> Option<HeaderValue> {
+    let few = report.changes.iter().take(HEADER_CHANGES_MAX).cloned().collect();
+    let json = serde_json::to_string(&WriteReport { changes: few, ..report.clone() }).ok()?;
+    let mut ascii = String::with_capacity(json.len());
+    for unit in json.encode_utf16() {
+        match u8::try_from(unit) {
+            Ok(byte) if byte.is_ascii() => ascii.push(char::from(byte)),
+            _ => ascii.push_str(&format!("\\u{unit:04x}")),
+        }
+    }
+    HeaderValue::from_str(&ascii).ok()
+}
+
+/// A JSON answer is one object, whose last sign is its closing bracket.
+fn with_report(answer: &Bytes, report: &[u8]) -> Bytes {
+    let end = answer.len().saturating_sub(usize::from(answer.ends_with(b"}")));
+    let mut whole = BytesMut::with_capacity(answer.len() + report.len() + 10);
+    whole.extend_from_slice(&answer[..end]);
+    whole.extend_from_slice(b",\"write\":");
+    whole.extend_from_slice(report);
+    whole.extend_from_slice(b"}");
+    whole.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use duck_contract::query::{ChangeKind, TableChange};
+
+    use super::*;
+
+    #[test]
+    fn the_report_is_a_field_of_the_answer() {
+        let answer = Bytes::from_static(br#"{"columns":[],"rows":[],"row_count":0,"truncated":false}"#);
+        let whole: serde_json::Value = serde_json::from_slice(&with_report(&answer, b"{\"a\":1}")).unwrap();
+        assert_eq!((&whole["write"]["a"], &whole["truncated"]), (&1.into(), &false.into()));
+    }
+
+    #[test]
+    fn a_header_holds_any_name_in_ascii() {
+        let change = TableChange {
+            schema: "ds".into(),
+            table: Some("tést🪀\n".into()),
+            kind: ChangeKind::Commit,
+            snapshot_id: None,
+            previous_snapshot_id: None,
+        };
+        let changes = vec![change; 100];
+        let report = WriteReport { state: WriteState::Made, rows_affected: Some(1), changes, attempts: 1 };
+        let header = header_of(&report).unwrap();
+        let read: WriteReport = serde_json::from_str(header.to_str().unwrap()).unwrap();
+        assert_eq!((read.changes.len(), &read.changes[0]), (HEADER_CHANGES_MAX, &report.changes[0]));
+    }
+
+    #[test]
+    fn pauses_grow_and_have_a_bound() {
+        for attempts in 1..100 {
+            let bound = (PAUSE_FIRST_MS << attempts.min(10)).min(PAUSE_MAX_MS);
+            assert!((1..=bound).contains(&u64::try_from(pause(attempts).as_millis()).unwrap()));
+        }
+    }
+}
