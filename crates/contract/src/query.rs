@@ -20,8 +20,8 @@ pub const REQUEST_ID_HEADER: &str = "x-request-id";
 #[serde(deny_unknown_fields)]
 pub struct QueryRequest {
     /// Exactly one SQL statement. This or `statements` is needed.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub sql: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sql: Option<String>,
     /// Statements that are one transaction: all of them are made, or none. The answer is that of the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statements: Vec<String>,

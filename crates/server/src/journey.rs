@@ -164,7 +164,7 @@ impl Journey {
         let mut before = ask.statements;
         let statement = Statement {
             id: id.to_owned(),
-            sql: before.pop().unwrap_or(ask.sql),
+            sql: ask.sql.or_else(|| before.pop()).unwrap_or_default(),
             before,
             params: ask.params,
             format: ask.format,
@@ -177,13 +177,10 @@ impl Journey {
     }
 }
 
-/// Failures that a healthy workspace's writes do not have: a conflict in spite of repetitions, an outcome that nobody knows.
+/// Failures that a healthy workspace's writes do not have: others' commits in the way in spite of repetitions, an outcome that nobody
+/// knows.
 fn is_unhealthy(fault: &Fault, order: &Order) -> bool {
-    match fault.code {
-        Code::CommitConflict => order.errand.attempts() > 1,
-        Code::CommitUnknown => true,
-        _ => false,
-    }
+    fault.code == Code::CommitUnknown || order.errand.attempts() > 1
 }
 
 /// The answer, or that somebody stopped it.

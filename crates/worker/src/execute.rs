@@ -15,7 +15,7 @@ use crate::policy::{self, Reading};
 use crate::running::Running;
 use crate::session::Session;
 use crate::sink::Sink;
-use crate::sys::duckdb::{Connection, Error, Prepared, Rows, Statements, Value};
+use crate::sys::duckdb::{Connection, Error, Kind, Prepared, Rows, Statements, Value};
 
 /// How a statement ended well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,11 +59,12 @@ pub(crate) fn run(
     }
     for (number, (sql, reading)) in statement.before.iter().zip(&before).enumerate() {
         let one = One { session, sql, reading, params: None };
-        let changed = one.run(&connection, |rows| exhaust(rows, running)).map_err(nth(number))?;
+        let changed = one.run(&connection, |rows, kind| exhaust(rows, kind, running)).map_err(nth(number))?;
         add(&mut affected, changed);
     }
     let one = One { session, sql: &statement.sql, reading: &reading, params: statement.params.as_ref() };
-    let encoded = one.run(&connection, |rows| encode(rows, statement, running, sink)).map_err(&last)?;
+    let encoded =
+        one.run(&connection, |rows, kind| encode(rows, kind, statement, running, sink)).map_err(&last)?;
     let (mut encoder, mut outcome) = encoded;
     add(&mut affected, outcome.affected);
     outcome.affected = affected;
@@ -106,7 +107,7 @@ impl One<'_> {
     fn run<T>(
         &self,
         connection: &Connection,
-        take: impl FnOnce(&mut Rows<'_>) -> Result<T, Ended>,
+        take: impl FnOnce(&mut Rows<'_>, Kind) -> Result<T, Ended>,
     ) -> Result<T, Failure> {
         let fail = |e: &Error| fault::of_text(self.sql, e, &self.session.scrub);
         let statements = connection.split(self.sql).map_err(|e| fail(&e))?;
@@ -121,7 +122,7 @@ impl One<'_> {
         self.session.policy.check(self.reading, prepared.kind())?;
         bind(&prepared, self.params)?;
         let mut rows = prepared.execute().map_err(|e| fail(&e))?;
-        take(&mut rows).map_err(|ended| match ended {
+        take(&mut rows, prepared.kind()).map_err(|ended| match ended {
             Ended::Engine(e) => fail(&e),
             Ended::Us(failure) => failure,
         })
@@ -129,10 +130,10 @@ impl One<'_> {
 }
 
 /// Runs a statement whose rows nobody wants to its end. How many it has changed.
-fn exhaust(rows: &mut Rows<'_>, running: &Running) -> Result<Option<u64>, Ended> {
+fn exhaust(rows: &mut Rows<'_>, kind: Kind, running: &Running) -> Result<Option<u64>, Ended> {
     let mut changed = None;
     while let Some(batch) = rows.next().map_err(Ended::Engine)? {
-        add(&mut changed, count(rows, &batch));
+        add(&mut changed, count(kind, &batch));
         running.check()?;
     }
     Ok(changed)
@@ -141,6 +142,7 @@ fn exhaust(rows: &mut Rows<'_>, running: &Running) -> Result<Option<u64>, Ended>
 /// Encodes a statement's rows, up to `rows_max`. The closing part is not written yet.
 fn encode(
     rows: &mut Rows<'_>,
+    kind: Kind,
     statement: &Statement,
     running: &Running,
     sink: &mut Sink,
@@ -151,7 +153,7 @@ fn encode(
     };
     let mut outcome = Outcome::default();
     while let Some(batch) = rows.next().map_err(Ended::Engine)? {
-        add(&mut outcome.affected, count(rows, &batch));
+        add(&mut outcome.affected, count(kind, &batch));
         let left = usize::try_from(statement.rows_max - outcome.rows).unwrap_or(usize::MAX);
         outcome.truncated = batch.num_rows() > left;
         let batch = if outcome.truncated { batch.slice(0, left) } else { batch };
@@ -166,10 +168,11 @@ fn encode(
     Ok((encoder, outcome))
 }
 
-/// How many rows were changed, where that is what the statement answers.
-fn count(rows: &Rows<'_>, batch: &RecordBatch) -> Option<u64> {
+/// How many rows were changed: all that a statement answers which changes any.
+fn count(kind: Kind, batch: &RecordBatch) -> Option<u64> {
+    let changes = matches!(kind, Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge | Kind::Create);
     let counts = batch.columns().first()?.as_primitive_opt::<Int64Type>()?;
-    if rows.are_a_count() { counts.iter().next()??.try_into().ok() } else { None }
+    if changes { counts.iter().next()??.try_into().ok() } else { None }
 }
 
 /// The index of the statement that the text is, behind those that DuckDB made of the same one.

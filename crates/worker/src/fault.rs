@@ -152,6 +152,10 @@ fn sort(exception: &Exception, words: String) -> (Code, String) {
             (Code::SqlType, words)
         }
         "Not implemented" => (Code::NotSupported, words),
+        _ if text.contains("DEFAULT values are not supported for <V3") => ours(
+            Code::NotSupported,
+            "A column has a default only in a table that was made WITH ('format-version' = '3').",
+        ),
         "Parameter Not Resolved" | "Parameter Not Allowed" => (Code::SqlParameters, words),
         "Permission" => ours(
             Code::OutsideWarehouse,
@@ -194,7 +198,10 @@ pub(crate) fn of_several(number: usize, mut failure: Failure) -> Failure {
 }
 
 fn is_conflict(text: &str) -> bool {
-    text.contains("Conflict_409") || text.contains("CommitFailedException")
+    // These come with the same status, and running the statement again does not help.
+    let other =
+        ["AlreadyExistsException", "NamespaceNotEmptyException"].iter().any(|kind| text.contains(kind));
+    !other && (text.contains("Conflict_409") || text.contains("CommitFailedException"))
 }
 
 fn conflict() -> (Code, String) {

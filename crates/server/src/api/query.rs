@@ -56,11 +56,8 @@ pub(super) async fn read<T: DeserializeOwned>(body: Body, bytes_max: usize, what
 /// What the contract's types do not say.
 pub(super) fn check(ask: &QueryRequest) -> Result<(), Fault> {
     let invalid = |sentence: &'static str| Err(Fault::new(Code::InvalidRequest, sentence));
-    if !ask.sql.is_empty() && !ask.statements.is_empty() {
+    if ask.sql.is_some() != ask.statements.is_empty() {
         return invalid("Either `sql` or `statements` says what to run.");
-    }
-    if ask.sql.is_empty() && ask.statements.is_empty() {
-        return Err(Fault::new(Code::EmptyStatement, "There is no statement in `sql`."));
     }
     if ask.statements.len() > STATEMENTS_MAX {
         return invalid("`statements` holds more than 1,000 statements.");

@@ -59,8 +59,10 @@ pub struct Writes(Arc<Inner>);
 struct Inner {
     settings: Settings,
     policy: RwLock<Arc<Policy>>,
-    /// What the file held when it was last looked at, and what was wrong with it.
+    /// What the file held when it was last taken or refused, and what was wrong with it.
     seen: Mutex<(String, Vec<String>)>,
+    /// What it held at the last look. Only what is still there at the next is read: somebody may be writing it.
+    fresh: Mutex<String>,
     stops: Mutex<Stops>,
 }
 
@@ -90,6 +92,7 @@ impl Writes {
         Writes(Arc::new(Inner {
             settings,
             policy: RwLock::new(Arc::new(policy)),
+            fresh: Mutex::new(text.clone()),
             seen: Mutex::new((text, Vec::new())),
             stops: Mutex::default(),
         }))
@@ -182,7 +185,9 @@ impl Inner {
             Ok(text) => text,
             Err(e) => return self.keeps(String::new(), vec![e.to_string()]),
         };
-        if self.seen().0 == text {
+        let before =
+            std::mem::replace(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner), text.clone());
+        if before != text || self.seen().0 == text {
             return;
         }
         match Policy::read(&text) {

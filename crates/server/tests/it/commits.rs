@@ -12,19 +12,19 @@ use crate::lossy::{Loss, Lossy};
 use crate::world::{Organisation, Process, World, problem, python, read_toml, set, until};
 
 /// Two servers on one store and one catalog. Between the second and the catalog something loses answers.
-struct Rig {
-    world: World,
-    lossy: Lossy,
+pub struct Rig {
+    pub world: World,
+    pub lossy: Lossy,
     /// Acme at the second server.
-    acme: Organisation,
+    pub acme: Organisation,
     ledger: PathBuf,
     log: PathBuf,
-    _server: Process,
+    server: Process,
 }
 
 impl Rig {
     /// With so much time for the second server to settle a change.
-    async fn start(settle_ms_max: u64) -> Rig {
+    pub async fn start(settle_ms_max: u64) -> Rig {
         // Each server lets its readers see what is a second old; here each must see the other's commit at once.
         let world = World::start(&[("catalog", "cache_ms", "0")]).await;
         let lossy = Lossy::before(&world.catalog_url).await;
@@ -43,11 +43,11 @@ impl Rig {
         let line: Value = serde_json::from_str(&server.line).unwrap();
         let acme = Organisation { url: line["url"].as_str().unwrap().to_owned(), ..world.acme.clone() };
         let log = server.log.clone();
-        Rig { world, lossy, acme, ledger, log, _server: server }
+        Rig { world, lossy, acme, ledger, log, server }
     }
 
     /// Makes a table with the rows 1 and 2, past the lossy proxy.
-    async fn table(&self, name: &str) {
+    pub async fn table(&self, name: &str) {
         let sql = format!(
             "CREATE TABLE datasets.{name} AS SELECT i::INTEGER AS k, 'row ' || i AS v FROM range(1, 3) t(i)"
         );
@@ -55,7 +55,7 @@ impl Rig {
     }
 
     /// The table holds these rows for everybody, and every file that it refers to is there.
-    async fn holds(&self, name: &str, expected: &[&str]) -> Read {
+    pub async fn holds(&self, name: &str, expected: &[&str]) -> Read {
         self.shows(name, expected).await;
         let read = self.read(&[name]).await.remove(name).unwrap();
         assert_eq!(read.plain_rows(), expected, "{name} for PyIceberg");
@@ -63,7 +63,7 @@ impl Rig {
     }
 
     /// The table holds these rows for both servers.
-    async fn shows(&self, name: &str, expected: &[&str]) {
+    pub async fn shows(&self, name: &str, expected: &[&str]) {
         let sql = format!("SELECT k || ' ' || v FROM datasets.{name} ORDER BY k");
         let wanted = json!(expected.iter().map(|row| [row]).collect::<Vec<_>>());
         assert_eq!(self.world.acme.rows(&sql).await, wanted, "{name} at the first server");
@@ -95,7 +95,7 @@ impl Rig {
     }
 
     /// What the second server's workers wanted deleted; all of it is still there.
-    fn deferred(&self) -> Vec<String> {
+    pub fn deferred(&self) -> Vec<String> {
         let Ok(text) = std::fs::read_to_string(&self.ledger) else { return Vec::new() };
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let keys: Vec<String> = lines.map(|line| line["key"].as_str().unwrap().to_owned()).collect();
@@ -105,7 +105,12 @@ impl Rig {
         keys
     }
 
-    fn logged(&self, text: &str) -> bool {
+    /// The second server's pid.
+    pub fn pid(&self) -> i32 {
+        self.server.pid()
+    }
+
+    pub fn logged(&self, text: &str) -> bool {
         logged(&self.log, text)
     }
 }
@@ -116,10 +121,10 @@ fn logged(log: &Path, text: &str) -> bool {
 
 /// A table as PyIceberg reads it.
 #[derive(serde::Deserialize)]
-struct Read {
+pub struct Read {
     rows: Vec<Vec<String>>,
     metadata_location: String,
-    snapshot_id: Option<i64>,
+    pub snapshot_id: Option<i64>,
     files: Vec<String>,
 }
 
@@ -129,7 +134,7 @@ impl Read {
     }
 }
 
-fn writing(sql: &str) -> Value {
+pub fn writing(sql: &str) -> Value {
     json!({"sql": sql, "format": "json", "allow_writes": true})
 }
 

@@ -37,6 +37,7 @@ struct State {
     http: reqwest::Client,
     plan: Mutex<Plan>,
     held: watch::Sender<bool>,
+    answers_held: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
 }
 
@@ -63,6 +64,7 @@ impl Lossy {
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
             plan: Mutex::default(),
             held: watch::Sender::new(false),
+            answers_held: watch::Sender::new(false),
             waiting: watch::Sender::new(0),
         });
         tokio::spawn(listen(listener, state.clone()));
@@ -99,7 +101,12 @@ impl Lossy {
         self.state.held.send_replace(true);
     }
 
-    /// Waits until a change is held.
+    /// Lets changes reach the catalog, and keeps its answers until [`Lossy::release`].
+    pub fn hold_answers(&self) {
+        self.state.answers_held.send_replace(true);
+    }
+
+    /// Waits until a change, or the answer to one, is held.
     pub async fn holding(&self) {
         let mut waiting = self.state.waiting.subscribe();
         let held = waiting.wait_for(|count| *count > 0);
@@ -109,6 +116,7 @@ impl Lossy {
     /// Lets changes go on.
     pub fn release(&self) {
         self.state.held.send_replace(false);
+        self.state.answers_held.send_replace(false);
     }
 }
 
@@ -145,7 +153,13 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> io::Result<Res
             asked.held.subscribe().wait_for(|held| !held).await.unwrap();
             asked.waiting.send_modify(|count| *count -= 1);
         }
-        forward(&asked, request).await
+        let answer = forward(&asked, request).await;
+        if change && *asked.answers_held.borrow() {
+            asked.waiting.send_modify(|count| *count += 1);
+            asked.answers_held.subscribe().wait_for(|held| !held).await.unwrap();
+            asked.waiting.send_modify(|count| *count -= 1);
+        }
+        answer
     });
     let answer = answered.await.unwrap()?;
     let loss = if change { state.plan().loses(name) } else { None };

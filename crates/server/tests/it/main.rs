@@ -17,6 +17,7 @@ mod isolation;
 mod loadtest;
 mod lossy;
 mod organisations;
+mod outcomes;
 mod policy;
 mod pool;
 mod reports;

@@ -82,7 +82,7 @@ fn constrained(pieces: &Pieces<'_>) -> bool {
     let has = |words_wanted: &[&str]| words.windows(words_wanted.len()).any(|window| window == words_wanted);
     has(&["PRIMARY", "KEY"])
         || has(&["FOREIGN", "KEY"])
-        || words.iter().any(|word| word == "UNIQUE" || word == "REFERENCES")
+        || words.iter().any(|word| ["UNIQUE", "REFERENCES", "CHECK"].contains(&word.as_str()))
 }
 
 fn pieces(sql: &str) -> Pieces<'_> {
@@ -279,6 +279,7 @@ mod tests {
             "CREATE VIEW v AS SELECT 1",
             "CREATE TABLE t (a INTEGER PRIMARY KEY)",
             "CREATE TABLE t (a INTEGER, UNIQUE (a))",
+            "CREATE TABLE t (a INTEGER CHECK (a > 1))",
             "INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING",
             "INSERT OR REPLACE INTO t VALUES (1)",
             "INSERT INTO t VALUES (1) RETURNING a",

@@ -78,13 +78,6 @@ impl Rows<'_> {
         }
     }
 
-    /// Whether the answer is not rows of a table but the number of those that were changed.
-    pub(crate) fn are_a_count(&self) -> bool {
-        // SAFETY: the result is alive.
-        let kind = unsafe { ffi::duckdb_result_return_type(self.answer.0) };
-        kind == ffi::duckdb_result_type_DUCKDB_RESULT_TYPE_CHANGED_ROWS
-    }
-
     pub(crate) fn schema(&self) -> SchemaRef {
         self.schema.clone()
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duck_contract::Role;
+use duck_contract::query::ChangeKind;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
@@ -172,6 +173,10 @@ async fn conflict(
     effects: &[Effect],
 ) -> Option<String> {
     settled.as_ref().ok().filter(|answer| answer.status == StatusCode::CONFLICT)?;
+    if !effects.iter().any(|effect| effect.kind == ChangeKind::Commit) {
+        // Something of that name is there, or something is still in it.
+        return None;
+    }
     let shown = |id: Option<i64>| id.map_or_else(|| "no snapshot".to_owned(), |id| format!("snapshot {id}"));
     for (path, effect) in change.tables().iter().zip(effects) {
         let (Some(table), Ok(answer)) = (effect.table(), upstream.read(path).await) else { continue };
