@@ -63,9 +63,9 @@ pub(crate) fn run(
         add(&mut affected, changed);
     }
     let one = One { session, sql: &statement.sql, reading: &reading, params: statement.params.as_ref() };
-    let encoded =
+    let answered =
         one.run(&connection, |rows, kind| encode(rows, kind, statement, running, sink)).map_err(&last)?;
-    let (mut encoder, mut outcome) = encoded;
+    let (mut encoder, mut outcome) = answered;
     add(&mut affected, outcome.affected);
     outcome.affected = affected;
     if several {

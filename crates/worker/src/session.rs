@@ -14,12 +14,9 @@ use duck_contract::worker::{Cell, Failure, SandboxLevel, Spec};
 
 use crate::calls;
 use crate::fault;
-use crate::policy::Policy;
+use crate::policy::{CATALOG, Policy};
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
 use crate::template::Template;
-
-/// The name under which every warehouse is attached.
-pub(crate) const CATALOG: &str = "lake";
 
 /// An engine that is confined and does not yet know its warehouse.
 pub(crate) struct Embryo {

@@ -410,7 +410,7 @@ pub(super) mod tests {
         assert!(!errand.settled(Duration::from_secs(1)).await);
         let waits = tokio::spawn({
             let errand = errand.clone();
-            async move { errand.settled(Duration::from_secs(60)).await }
+            async move { errand.settled(Duration::from_mins(1)).await }
         });
         tokio::task::yield_now().await;
         errand.ended(number, Outcome::Unknown, None);

@@ -228,7 +228,7 @@ impl Reader {
                     canary.percent = f64::from(u8::try_from(*percent).unwrap_or(0));
                 }
                 ("percent", Value::Float(percent)) if (0.0..=100.0).contains(percent) => {
-                    canary.percent = *percent
+                    canary.percent = *percent;
                 }
                 ("percent", _) => self.faults.push("canary.percent: not a number from 0 to 100".to_owned()),
                 ("salt", Value::String(salt)) => canary.salt.clone_from(salt),

@@ -60,7 +60,7 @@ impl Stops {
 mod tests {
     use super::*;
 
-    const WINDOW: Duration = Duration::from_secs(60);
+    const WINDOW: Duration = Duration::from_mins(1);
 
     #[test]
     fn too_many_failures_within_the_window_stop_one_workspace_until_it_is_reopened() {

@@ -18,7 +18,7 @@ impl Numbers {
     pub(super) fn take(&self, warehouse: &str) -> Number {
         let mut all = self.all();
         let taken = all.entry(warehouse.to_owned()).or_default();
-        let value = (0..).find(|number| !taken.contains(number)).unwrap_or(taken.len());
+        let value = (0..taken.len()).find(|number| !taken.contains(number)).unwrap_or(taken.len());
         taken.insert(value);
         drop(all);
         Number { numbers: self.clone(), warehouse: warehouse.to_owned(), value }

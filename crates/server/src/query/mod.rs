@@ -68,7 +68,7 @@ pub enum Rows {
     /// All of them. Nothing is held for them any more.
     Whole(Bytes),
     /// More than that, as the engine makes them.
-    Streamed(Stream),
+    Streamed(Box<Stream>),
 }
 
 /// What carries the bytes, and what is held for them.
@@ -186,7 +186,7 @@ pub(crate) async fn run((entry, slot): (Entry, Slot), lease: Lease, order: &Orde
                 entry.is(QueryState::Sending);
             }
             let stream = Stream { body: answer.into_body(), run, errand: order.errand.clone(), deadline };
-            let (format, rows) = (statement.format, Rows::Streamed(stream));
+            let (format, rows) = (statement.format, Rows::Streamed(Box::new(stream)));
             return Ok(Answer { format, counts: None, write: None, affected: None, rows });
         };
         let affected = number(answer.headers(), AFFECTED_HEADER);

@@ -1,5 +1,6 @@
 //! A statement that may change something: its turn, its repetitions, and the truth about what it has changed.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -125,7 +126,7 @@ fn is_repeated(intent: &Intent, on_conflict: OnConflict) -> bool {
 fn pause(attempts: u32) -> Duration {
     let bound = PAUSE_FIRST_MS.saturating_mul(1 << attempts.min(10)).min(PAUSE_MAX_MS);
     // A version 4 UUID holds 122 random bits.
-    let random = Uuid::new_v4().as_u128() as u64;
+    let (random, _) = Uuid::new_v4().as_u64_pair();
     Duration::from_millis(1 + random % bound)
 }
 
@@ -190,7 +191,7 @@ pub(crate) fn header_of(report: &WriteReport) -> Option<HeaderValue> {
     for unit in json.encode_utf16() {
         match u8::try_from(unit) {
             Ok(byte) if byte.is_ascii() => ascii.push(char::from(byte)),
-            _ => ascii.push_str(&format!("\\u{unit:04x}")),
+            _ => write!(ascii, "\\u{unit:04x}").ok()?,
         }
     }
     HeaderValue::from_str(&ascii).ok()

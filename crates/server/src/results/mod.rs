@@ -49,7 +49,8 @@ struct Held {
 
 impl Relay {
     /// Of this stream, logged under the current span.
-    pub fn new(Stream { body, run, errand, deadline }: Stream) -> Self {
+    pub fn new(stream: Box<Stream>) -> Self {
+        let Stream { body, run, errand, deadline } = *stream;
         let known = run.entry().map(query::Entry::known);
         let stopped = run.entry().map(query::Entry::stopped);
         let held = Arc::new(Mutex::new(Held { run: Some(run), outcome: "client_gone", stopped: None }));

@@ -281,7 +281,7 @@ fn short(fault: &Fault) -> Fault {
     let end = fault.sentence.floor_char_boundary(FAULT_BYTES_MAX);
     let mut short = Fault::new(fault.code, fault.sentence[..end].to_owned());
     short.position = fault.position;
-    short.write = fault.write.clone();
+    short.write.clone_from(&fault.write);
     short
 }
 

@@ -23,7 +23,9 @@ fn sent(rig: &Rig, timeout_ms: u64) -> JoinHandle<reqwest::Response> {
 fn kill_workers(rig: &Rig) {
     let workers = workers_of(rig.pid());
     assert!(!workers.is_empty());
-    workers.into_iter().for_each(|pid| kill(pid, Signal::KILL));
+    for pid in workers {
+        kill(pid, Signal::KILL);
+    }
 }
 
 /// It was made, and only its answer was lost.
@@ -63,9 +65,9 @@ async fn a_commit_whose_engine_is_killed_while_it_waits_is_made_and_said_to_be()
         (true, &["1 row 1", "2 row 2", "3 row 3", "3 row 3"]),
     ] {
         if answers {
-            rig.lossy.hold_answers()
+            rig.lossy.hold_answers();
         } else {
-            rig.lossy.hold()
+            rig.lossy.hold();
         }
         let running = sent(&rig, 30_000);
         rig.lossy.holding().await;
@@ -85,7 +87,7 @@ async fn a_commit_that_outlives_its_deadline_is_told_as_it_turns_out() {
     rig.lossy.hold();
     let running = sent(&rig, 1_000);
     rig.lossy.holding().await;
-    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     rig.lossy.release();
     is_made(&problem(running.await.unwrap()).await);
     rig.holds("t", &["1 row 1", "2 row 2", "3 row 3"]).await;

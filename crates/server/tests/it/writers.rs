@@ -49,7 +49,7 @@ async fn all(world: &World, second: &Second, table: impl Fn(usize) -> String) ->
     });
     let mut attempts = 0;
     for writer in writers.collect::<Vec<_>>() {
-        attempts += tokio::time::timeout(Duration::from_secs(180), writer).await.unwrap().unwrap();
+        attempts += tokio::time::timeout(Duration::from_mins(3), writer).await.unwrap().unwrap();
     }
     attempts
 }

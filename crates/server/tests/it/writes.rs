@@ -1,11 +1,12 @@
 //! Who may write what, what can be written, and what is said of it.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duck_contract::query::WriteState;
 use duck_contract::{Code, Problem};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::world::{Organisation, World, problem};
 
@@ -47,7 +48,7 @@ impl Governed {
     }
 
     /// A token of acme's with what it may write.
-    fn token(&self, claims: Value) -> Organisation {
+    fn token(&self, claims: &Value) -> Organisation {
         let file = crate::world::read_toml(&self.world.dir.join("duck-server.toml"));
         let secret = file["auth"]["jwt_secret"].as_str().unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
@@ -76,9 +77,9 @@ async fn grant_and_policy_are_both_needed_for_every_kind_of_change() {
     let governed = Governed::start().await;
     let acme = &governed.world.acme;
     acme.write("CREATE TABLE datasets.there (a INTEGER)").await;
-    let everything = governed.token(json!({"write": true}));
-    let one = governed.token(json!({"write": true, "write_tables": ["datasets.there", "own"]}));
-    let nothing = governed.token(json!({}));
+    let everything = governed.token(&json!({"write": true}));
+    let one = governed.token(&json!({"write": true, "write_tables": ["datasets.there", "own"]}));
+    let nothing = governed.token(&json!({}));
     let (granted, closed) = (Some(Code::WritesNotGranted), Some(Code::WriteTargetClosed));
     // Policy; what is said of changing a table that is there, and of making one, with every grant and with one for that table.
     let policies = [

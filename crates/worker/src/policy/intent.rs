@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use duck_contract::Code;
 use duck_contract::worker::{Failure, Intent, Target};
 
+use super::CATALOG;
 use super::text::{Token, Tokens, unquoted};
 use crate::fault;
-use crate::session::CATALOG;
 
 /// A statement's pieces, with how many brackets are around each.
 type Pieces<'s> = Vec<(Token<'s>, usize)>;
@@ -87,8 +87,7 @@ fn constrained(pieces: &Pieces<'_>) -> bool {
 
 fn pieces(sql: &str) -> Pieces<'_> {
     let (mut depth, mut found) = (0_usize, Vec::new());
-    let mut tokens = Tokens::of(sql);
-    while let Some(token) = tokens.next() {
+    for token in Tokens::of(sql) {
         if token == Token::Sign(')') {
             depth = depth.saturating_sub(1);
         }

@@ -76,7 +76,7 @@ pub(super) fn effects(route: Route, segments: &[&str], body: &Bytes) -> Result<V
         }
         (Route::CommitTable, ["namespaces", namespace, "tables", table]) => {
             let table = Table { namespace: levels(namespace), name: name(table) };
-            Ok(vec![commit(table, read(body)?)?])
+            Ok(vec![commit(table, &read(body)?)?])
         }
         (Route::CommitTransaction, _) => {
             let changes = read::<Transaction>(body)?.table_changes;
@@ -84,7 +84,7 @@ pub(super) fn effects(route: Route, segments: &[&str], body: &Bytes) -> Result<V
                 .into_iter()
                 .map(|mut change| {
                     let Identifier { namespace, name } = change.identifier.take().ok_or_else(unclear)?;
-                    commit(Table { namespace, name }, change)
+                    commit(Table { namespace, name }, &change)
                 })
                 .collect()
         }
@@ -111,7 +111,7 @@ fn plain(kind: ChangeKind, namespace: Vec<String>, table: Option<String>) -> Eff
     Effect { kind, namespace, table, becomes: None, snapshot: None, base: None }
 }
 
-fn commit(table: Table, commit: Commit) -> Result<Effect, Reply> {
+fn commit(table: Table, commit: &Commit) -> Result<Effect, Reply> {
     let creates = commit.requirements.iter().any(|requirement| requirement.kind == "assert-create");
     if !creates && commit.updates.iter().any(|update| update.action == "set-location") {
         // Rights to write files follow a table's location.
