@@ -27,6 +27,9 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("DUCK_S3_SCOPE", "warehouse.place"),
     ("DUCK_SERVER_TOKEN", "auth.service_token"),
     ("DUCK_SERVER_JWT_SECRET", "auth.jwt_secret"),
+    ("DUCK_SERVER_JWKS_URI", "auth.jwks_uri"),
+    ("DUCK_SERVER_JWT_ISSUER", "auth.jwt_issuer"),
+    ("DUCK_SERVER_JWT_AUDIENCE", "auth.jwt_audience"),
     ("MAX_QUERY_ROWS", "query.rows_max"),
     ("PORT", "port"),
 ];

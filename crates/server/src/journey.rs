@@ -65,7 +65,7 @@ impl Journey {
         ask: QueryRequest,
     ) -> Result<Answer, Fault> {
         let deadline = self.deadline(arrived, ask.timeout_ms);
-        let permit = self.permit(authorization, &ask)?;
+        let permit = self.permit(authorization, &ask).await?;
         let entry = self.register.enter(&permit, id)?;
         let statement = self.statement(id, watched, ask);
         let stopped = entry.stopped();
@@ -77,7 +77,7 @@ impl Journey {
     }
 
     /// Verify, govern, and the rest without whoever asks: the id under which the answer will be kept.
-    pub fn submit(
+    pub async fn submit(
         self: &Arc<Self>,
         authorization: Option<&str>,
         sent_by: &str,
@@ -85,7 +85,7 @@ impl Journey {
         ask: StatementRequest,
     ) -> Result<String, Fault> {
         let deadline = self.deadline(arrived, ask.query.timeout_ms);
-        let permit = self.permit(authorization, &ask.query)?;
+        let permit = self.permit(authorization, &ask.query).await?;
         let pending = match self.statements.submit(&permit, sent_by, &ask)? {
             Submitted::Known(id) => return Ok(id),
             Submitted::New(pending) => pending,
@@ -103,8 +103,8 @@ impl Journey {
         Ok(id)
     }
 
-    fn permit(&self, authorization: Option<&str>, ask: &QueryRequest) -> Result<Permit, Fault> {
-        let caller = self.auth.verify(authorization)?;
+    async fn permit(&self, authorization: Option<&str>, ask: &QueryRequest) -> Result<Permit, Fault> {
+        let caller = self.auth.verify(authorization).await?;
         let permit = self.governance.permit(&caller, wish(ask))?;
         tracing::info!(
             warehouse = permit.warehouse.name(),

@@ -84,6 +84,7 @@ impl Server {
         let forbidden = runtime.forbidden_port;
         let ports = Ports { catalog: port(&catalog_listener)?, storage: port(&storage_listener)?, forbidden };
 
+        let auth = Auth::new(config.auth.clone()).map_err(|e| StartError::Settings(e.to_string()))?;
         let upstream = catalog::Upstream::new(config.catalog.clone())
             .map_err(|faults| StartError::Settings(faults.0.join(", ")))?;
         let upstream = Arc::new(upstream);
@@ -110,13 +111,14 @@ impl Server {
             Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
         let facts = Facts {
             auth: config.auth.modes(),
+            issuers: config.auth.issuer_facts(),
             storage: storage_kind(config.storage.kind),
             default_schema: config.warehouse.default_schema.clone(),
         };
         let statements = Statements::open(config.statements, runtime.path.join("statements"))
             .map_err(step("make the statements' folder"))?;
         let journey = Arc::new(Journey {
-            auth: Auth::new(config.auth),
+            auth,
             governance: Governance::new(config.warehouse.prefix),
             limits: Limits::new(config.limits),
             pool,

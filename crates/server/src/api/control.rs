@@ -34,7 +34,7 @@ pub(super) async fn queries(
     headers: HeaderMap,
     Query(place): Query<Place>,
 ) -> Response {
-    match place.permit(&service, &headers) {
+    match place.permit(&service, &headers).await {
         Ok(permit) => {
             let queries = service.journey.register.list(permit.warehouse.name()).await;
             Json(QueriesAnswer { queries }).into_response()
@@ -44,9 +44,9 @@ pub(super) async fn queries(
 }
 
 /// The warehouse whose statements the caller may see and stop; none for a trusted back end, who may do that with anybody's.
-pub(super) fn whose(service: &Service, headers: &HeaderMap) -> Result<Option<String>, Fault> {
+pub(super) async fn whose(service: &Service, headers: &HeaderMap) -> Result<Option<String>, Fault> {
     let journey = &service.journey;
-    Ok(match journey.auth.verify(authorization(headers))?.scope() {
+    Ok(match journey.auth.verify(authorization(headers)).await?.scope() {
         Scope::Workspace(workspace) => Some(journey.governance.name_of(workspace)),
         Scope::Any => None,
     })
@@ -66,7 +66,7 @@ pub(super) async fn cancel(
 ) -> Response {
     let stop = async {
         let journey = &service.journey;
-        let warehouse = whose(&service, &headers)?;
+        let warehouse = whose(&service, &headers).await?;
         let gone = journey.register.stop(warehouse.as_deref(), &victim, patience(&service)).await;
         let gone = gone.ok_or_else(|| Fault::new(Code::NotFound, "No statement of that id is running."))?;
         let state = if gone { "cancelled" } else { "stopping" };
@@ -84,7 +84,7 @@ pub(super) async fn warm(
 ) -> Response {
     let warm = async {
         service.admits()?;
-        let permit = Place::of_warehouse(name).permit(&service, &headers)?;
+        let permit = Place::of_warehouse(name).permit(&service, &headers).await?;
         let began = Instant::now();
         service.journey.warm(&permit).await?;
         let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -99,9 +99,9 @@ pub(super) async fn status(
     Extension(id): Extension<RequestId>,
     headers: HeaderMap,
 ) -> Response {
-    let status = || {
+    let status = async {
         let journey = &service.journey;
-        let caller = journey.auth.verify(authorization(&headers))?;
+        let caller = journey.auth.verify(authorization(&headers)).await?;
         if !matches!(caller.scope(), Scope::Any) {
             return Err(Fault::new(Code::NotFound, "This is for the service token."));
         }
@@ -112,7 +112,8 @@ pub(super) async fn status(
             "pool": journey.pool.gauges(),
             "spares": journey.pool.spares(),
             "statements": journey.statements.gauges(),
+            "keys": journey.auth.gauges(),
         }))
     };
-    answer(status(), &id)
+    answer(status.await, &id)
 }

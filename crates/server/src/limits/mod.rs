@@ -170,7 +170,8 @@ mod tests {
     use crate::governance::{Governance, Wish};
 
     fn permit(workspace: &str) -> Permit {
-        let caller = Auth::new(AuthSettings { open: true, ..AuthSettings::default() }).verify(None).unwrap();
+        let auth = Auth::new(AuthSettings { open: true, ..AuthSettings::default() }).unwrap();
+        let caller = futures::executor::block_on(auth.verify(None)).unwrap();
         Governance::new("x").permit(&caller, Wish { workspace: Some(workspace), ..Wish::default() }).unwrap()
     }
 
