@@ -209,10 +209,12 @@ async fn a_thousand_tokens_with_random_keys_cost_a_few_fetches() {
             assert_eq!(problem(answer).await.code, Code::Unauthenticated);
         }
         assert!(server.holds(&token).await, "the good token holds meanwhile");
+        // Over several pauses, so that they do cause fetches.
+        tokio::time::sleep(Duration::from_millis(60)).await;
     }
     let (fetches, seconds) = (issuer.fetches() - before, began.elapsed().as_secs());
     println!("1000 tokens with random keys: {fetches} fetches in {seconds} s");
-    assert!(fetches <= seconds + 2, "{fetches} fetches in {seconds} s");
+    assert!((1..=seconds + 2).contains(&fetches), "{fetches} fetches in {seconds} s");
     // And a key that is new among all this is found.
     let new = Key::new("new", Algorithm::ES256);
     issuer.publishes(&[&good, &new]);
