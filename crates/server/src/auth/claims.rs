@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 use super::settings::{ClaimNames, IssuerSettings};
 use super::{Caller, Refusal, Scope, is_workspace_id};
 
+/// It goes into every line of the audit record.
+const SUBJECT_CHARS_MAX: usize = 256;
 /// Roles of one caller; more are not looked at.
 const ROLES_MAX: usize = 256;
 
@@ -67,7 +69,7 @@ impl Rules {
         let subject = claim(claims, subject).and_then(Value::as_str).unwrap_or_default();
         Ok(Caller {
             scope: Scope::Workspace(workspace.to_owned()),
-            subject: subject.to_owned(),
+            subject: subject.chars().take(SUBJECT_CHARS_MAX).collect(),
             roles,
             write,
         })

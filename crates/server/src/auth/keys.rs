@@ -27,6 +27,13 @@ pub(super) struct Times {
     pub(super) fetch_max: Duration,
 }
 
+impl Times {
+    /// The age at which keys are renewed ahead of their time.
+    fn due(&self) -> Duration {
+        self.ttl / 5 * 4
+    }
+}
+
 /// Whether a set has the key for a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fit {
@@ -125,7 +132,8 @@ impl<S> Keys<S> {
         let doubted = been.doubted == Some(held.serial);
         match fit(&held.set) {
             Fit::One if !doubted => self.serve(now, age, been),
-            Fit::Many => Step::Refuse,
+            // Those of old keys may be the ones that the issuer has sorted out since.
+            Fit::Many if age < self.times.due() => Step::Refuse,
             // With the issuer silent, nobody knows whether the key is a new one.
             _ if !doubted && self.failed() && (been.waited || !self.may_ask(now)) => Step::Unavailable,
             _ if been.waited => Step::Refuse,
@@ -143,7 +151,7 @@ impl<S> Keys<S> {
         if age >= ttl && !been.waited && !self.failed() {
             return self.ask(now, Step::Use { renew: false });
         }
-        let renew = age >= ttl / 5 * 4 && !self.is_fetching(now) && self.may_ask(now);
+        let renew = age >= self.times.due() && !self.is_fetching(now) && self.may_ask(now);
         if renew {
             self.begin(now);
         }
@@ -436,6 +444,13 @@ mod tests {
         let fetches = world.began.len();
         assert!(!world.holds((0, 0)));
         assert_eq!(world.began.len(), fetches + 1);
+        // Once it is known that the issuer is down, nobody waits for it any more.
+        world.well = false;
+        world.passes(TIMES.ttl);
+        assert!(world.holds((1, 0)));
+        assert_eq!(world.began.len(), fetches + 2);
+        world.passes(TIMES.pause);
+        assert_eq!(world.ask((1, 0)), Step::Use { renew: true });
     }
 
     #[test]
@@ -459,5 +474,9 @@ mod tests {
         world.passes(TIMES.pause);
         let step = world.keys.want(world.now, &mut world.overall, Been::default(), |_| Fit::Many);
         assert_eq!((step, world.began.len()), (Step::Refuse, 1));
+        // But old keys are renewed, although nobody could use them.
+        world.passes(TIMES.ttl);
+        let step = world.keys.want(world.now, &mut world.overall, Been::default(), |_| Fit::Many);
+        assert_eq!(step, Step::Fetch);
     }
 }

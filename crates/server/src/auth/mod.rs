@@ -25,8 +25,7 @@ use serde_json::{Map, Value, json};
 use self::claims::Rules;
 pub use self::published::KeyGauges;
 use self::published::Published;
-use self::settings::Accepted;
-pub use self::settings::{ClaimNames, IssuerFacts, IssuerSettings, Settings};
+pub use self::settings::{Accepted, ClaimNames, IssuerFacts, IssuerSettings, Settings};
 use self::token::Token;
 use crate::fault::Fault;
 

@@ -235,3 +235,31 @@ enum Next {
     Wait(watch::Receiver<()>),
     Refused(Refusal),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::join_all;
+
+    #[tokio::test]
+    async fn no_more_wait_for_an_issuer_than_the_bound_and_nobody_for_longer_than_a_fetch() {
+        // It takes connections, and answers none.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}/", silent.local_addr().unwrap()).parse().unwrap();
+        let settings = IssuerSettings { fetch_ms_max: 300, ..IssuerSettings::default() };
+        let published = Arc::new(Published::new(&settings, uri, client().unwrap(), Arc::default()));
+        let began = Instant::now();
+        let all = (0..WAITING_MAX + 40).map(|_| published.check(Some("k"), Algorithm::ES256, |_| Ok(())));
+        let refused = join_all(all).await;
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        let with = |text: &str| {
+            refused
+                .iter()
+                .filter(|r| matches!(r, Err(Refusal::Unavailable(why)) if why.contains(text)))
+                .count()
+        };
+        assert_eq!((with("too many wait"), with("cannot be had")), (40, WAITING_MAX));
+        let gauges = published.gauges();
+        assert_eq!((gauges.fetches, gauges.failures, gauges.keys, gauges.age_s), (1, 1, 0, None));
+    }
+}

@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, EncodingKey, Header}
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::issuers::{Believing, IN_FAR_FUTURE, Issuer, Key, Manner, believing, pause};
+use crate::issuers::{Believing, IN_FAR_FUTURE, Issuer, Key, Manner, SECRET, SHARING, believing, pause};
 use crate::world::{problem, read_toml};
 
 /// More than a fetch may take, on a slow machine.
@@ -342,4 +342,25 @@ fn unsigned(good: &str) -> Vec<(&'static str, String)> {
         tokens.push(("unsigned, with a signature", format!("{header}.{}.{}", parts[1], parts[2])));
     }
     tokens
+}
+
+#[tokio::test]
+async fn operators_see_the_issuers_and_their_keys_and_tenants_do_not() {
+    let server = believing().await;
+    let get = async |path: &str, token: &str| -> Value {
+        let ask = server.world.http.get(format!("{}{path}", server.world.url)).bearer_auth(token);
+        let text = ask.send().await.unwrap().text().await.unwrap();
+        assert!(!text.contains(SECRET) && !text.contains("/keys"), "{text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let (service, tenant) = (&server.world.service_token, &server.world.acme.token);
+    let config = get("/config", service).await;
+    assert_eq!(config["auth"], json!(["jwt-hs256", "jwt-jwks", "service-token"]));
+    let issuers = config["issuers"].as_array().unwrap();
+    let shared = json!({"issuer": SHARING, "algorithms": ["HS256"], "audience": ["other", "duck"]});
+    assert!(issuers.contains(&shared), "{issuers:?}");
+    assert_eq!(issuers.len(), server.issuers.len() + 2);
+    assert_eq!(get("/config", tenant).await["issuers"], Value::Null);
+    let keys = get("/status", service).await["keys"].clone();
+    assert_eq!(keys.as_array().unwrap().len(), server.issuers.len());
 }
