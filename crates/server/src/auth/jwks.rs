@@ -102,7 +102,7 @@ impl Key {
         let decoding = DecodingKey::from_jwk(&jwk).ok()?;
         // The kind of key decides, and what the key says of itself may only agree: a public key can then never be the secret of
         // an HMAC, whatever a token says.
-        let kind: &[Algorithm] = match &jwk.algorithm {
+        let by_kind: &[Algorithm] = match &jwk.algorithm {
             AlgorithmParameters::RSA(_) if is_sound_rsa(&decoding) => {
                 &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512]
             }
@@ -122,9 +122,8 @@ impl Key {
             its_own.is_none_or(|own| Algorithm::try_from(own).is_ok_and(|own| own == *algorithm))
                 && accepted.iter().any(|accepted| accepted.algorithm() == *algorithm)
         };
-        let algorithms: Vec<Algorithm> = kind.iter().copied().filter(agrees).collect();
-        let kid = common.key_id.clone();
-        (!algorithms.is_empty()).then_some(Key { kid, algorithms, jwk, decoding })
+        let algorithms: Vec<Algorithm> = by_kind.iter().copied().filter(agrees).collect();
+        (!algorithms.is_empty()).then_some(Key { kid: common.key_id.clone(), algorithms, jwk, decoding })
     }
 }
 
@@ -161,7 +160,7 @@ mod tests {
     /// Of `bits` bits, of which the first is set.
     fn rsa(kid: &str, bits: usize) -> Value {
         // In base64 a character is six bits; "g" begins with a one.
-        json!({"kty": "RSA", "kid": kid, "n": format!("g{}", "A".repeat(bits / 6 - usize::from(bits % 6 == 0))), "e": "AQAB"})
+        json!({"kty": "RSA", "kid": kid, "n": format!("g{}", "A".repeat(bits.div_ceil(6) - 1)), "e": "AQAB"})
     }
 
     fn ed(kid: &str, first: &str) -> Value {

@@ -217,8 +217,8 @@ mod tests {
     use proptest::prelude::*;
 
     const TIMES: Times = Times {
-        ttl: Duration::from_secs(600),
-        age_max: Duration::from_secs(3_600),
+        ttl: Duration::from_mins(10),
+        age_max: Duration::from_hours(1),
         pause: Duration::from_secs(10),
         fetch_max: Duration::from_secs(4),
     };

@@ -124,7 +124,7 @@ impl Published {
                     match check(key) {
                         // The key may have been replaced under its name.
                         Err(e) if matches!(e.kind(), ErrorKind::InvalidSignature) => {
-                            been.doubted = Some(serial)
+                            been.doubted = Some(serial);
                         }
                         checked => return checked.map_err(Refusal::from),
                     }

@@ -166,7 +166,7 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>) -> Option<()> {
         Manner::Never => stream.read(&mut [0]).ok().map(|_| ()),
         Manner::Huge => {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"keys\":[").ok()?;
-            let piece = [b' '; 1 << 16];
+            let piece = [b' '; 1 << 14];
             let mut taken = 0;
             while stream.write_all(&piece).is_ok() {
                 taken += piece.len();
