@@ -46,6 +46,8 @@ codes! {
 
     /// No token, or one that does not hold: signature, time, algorithm, missing claims.
     Unauthenticated = "unauthenticated", 401;
+    /// The token cannot be checked now: the keys of its issuer cannot be had.
+    AuthUnavailable = "auth_unavailable", 503;
     /// The request names another warehouse than the token's workspace has.
     WarehouseMismatch = "warehouse_mismatch", 403;
     /// `allow_writes` was asked for and the token does not grant writing.

@@ -25,8 +25,12 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("LAKEHOUSE_S3_RO_SECRET_ACCESS_KEY", "storage.ro_secret_access_key"),
     ("LAKEHOUSE_WAREHOUSE_PREFIX", "warehouse.prefix"),
     ("DUCK_S3_SCOPE", "warehouse.place"),
+    ("DUCK_SERVER_WRITES_POLICY", "writes.policy"),
     ("DUCK_SERVER_TOKEN", "auth.service_token"),
     ("DUCK_SERVER_JWT_SECRET", "auth.jwt_secret"),
+    ("DUCK_SERVER_JWKS_URI", "auth.jwks_uri"),
+    ("DUCK_SERVER_JWT_ISSUER", "auth.jwt_issuer"),
+    ("DUCK_SERVER_JWT_AUDIENCE", "auth.jwt_audience"),
     ("MAX_QUERY_ROWS", "query.rows_max"),
     ("PORT", "port"),
 ];
@@ -283,12 +287,38 @@ mod tests {
     }
 
     #[test]
+    fn an_issuer_that_publishes_its_keys_needs_three_variables() {
+        let environment = |name: &str| match name {
+            "DUCK_SERVER_JWKS_URI" => Some("https://idp.example/keys".to_owned()),
+            "DUCK_SERVER_JWT_ISSUER" => Some("https://idp.example/".to_owned()),
+            "DUCK_SERVER_JWT_AUDIENCE" => Some("duck".to_owned()),
+            _ => None,
+        };
+        let text = GOOD.replace("jwt_secret = \"0123456789abcdef0123456789abcdef\"", "");
+        let config = Config::assemble(text.parse().unwrap(), environment).unwrap();
+        assert_eq!(config.auth.modes(), ["jwt-jwks"]);
+        let Faults(faults) = Config::assemble(text.parse().unwrap(), |name| {
+            environment(name).filter(|_| name != "DUCK_SERVER_JWT_AUDIENCE")
+        })
+        .unwrap_err();
+        assert_eq!(faults, ["auth.jwks_uri: needs jwt_audience"]);
+    }
+
+    #[test]
     fn every_fault_is_named_at_once() {
         let text =
             GOOD.replace("0123456789abcdef0123456789abcdef", "short").replace("s3://lakehouse", "lakehouse");
-        let text = format!("{text}\n[limits]\nrunning_max = 0\n");
+        let issuers = "[[auth.issuers]]\nissuer = 'a'\njwks_uri = 'http://idp.example/'\nleeway_s = 3_600";
+        let text = format!("{text}\n[limits]\nrunning_max = 0\n{issuers}\n");
         let Faults(faults) = Config::assemble(text.parse().unwrap(), |_| None).unwrap_err();
-        for part in ["auth.jwt_secret", "warehouse.place", "limits.running_max"] {
+        for part in [
+            "auth.jwt_secret",
+            "auth.issuers[0].jwks_uri",
+            "auth.issuers[0].audience",
+            "auth.issuers[0].leeway_s",
+            "warehouse.place",
+            "limits.running_max",
+        ] {
             assert!(faults.iter().any(|f| f.contains(part)), "{part} is missing in {faults:?}");
         }
         let unknown = format!("{GOOD}\n[pool]\nworkers = 1\n[worker]\nthread = 2\n");
@@ -301,9 +331,10 @@ mod tests {
 
     #[test]
     fn a_secret_is_printed_as_dots() {
-        let config = Config::assemble(GOOD.parse().unwrap(), |_| None).unwrap();
+        let issuer = "[[auth.issuers]]\nissuer = 'a'\nsecret = '0123456789abcdef, another secret of 32'";
+        let config = Config::assemble(format!("{GOOD}\n{issuer}").parse().unwrap(), |_| None).unwrap();
         let printed = toml::to_string(&config).unwrap();
-        assert!(!printed.contains("0123456789abcdef") && printed.contains("••••"));
+        assert!(!printed.contains("0123456789abcdef") && printed.matches("••••").count() == 2);
         assert!(!format!("{config:?}").contains("0123456789abcdef"));
     }
 }

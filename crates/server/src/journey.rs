@@ -64,7 +64,7 @@ impl Journey {
         arrived: Instant,
         ask: QueryRequest,
     ) -> Result<Answer, Fault> {
-        let permit = self.permit(authorization, &ask)?;
+        let permit = self.permit(authorization, &ask).await?;
         let entry = self.register.enter(&permit, id)?;
         let order = self.order(permit, id, watched, arrived, ask);
         let stopped = entry.stopped();
@@ -76,14 +76,14 @@ impl Journey {
     }
 
     /// Verify, govern, and the rest without whoever asks: the id under which the answer will be kept.
-    pub fn submit(
+    pub async fn submit(
         self: &Arc<Self>,
         authorization: Option<&str>,
         sent_by: &str,
         arrived: Instant,
         ask: StatementRequest,
     ) -> Result<String, Fault> {
-        let permit = self.permit(authorization, &ask.query)?;
+        let permit = self.permit(authorization, &ask.query).await?;
         let pending = match self.statements.submit(&permit, sent_by, &ask)? {
             Submitted::Known(id) => return Ok(id),
             Submitted::New(pending) => pending,
@@ -103,8 +103,8 @@ impl Journey {
         Ok(id)
     }
 
-    fn permit(&self, authorization: Option<&str>, ask: &QueryRequest) -> Result<Permit, Fault> {
-        let caller = self.auth.verify(authorization)?;
+    async fn permit(&self, authorization: Option<&str>, ask: &QueryRequest) -> Result<Permit, Fault> {
+        let caller = self.auth.verify(authorization).await?;
         let permit = self.governance.permit(&caller, wish(ask))?;
         tracing::info!(
             warehouse = permit.warehouse.name(),

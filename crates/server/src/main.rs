@@ -134,7 +134,7 @@ fn run(command: Command) -> Result<(), Failed> {
                 return Err("a workspace is letters, digits, `-` and `_`".into());
             }
             let minted =
-                Auth::new(file.load()?.auth).mint(&workspace, &subject, write, Duration::from_secs(ttl));
+                Auth::new(file.load()?.auth)?.mint(&workspace, &subject, write, Duration::from_secs(ttl));
             say(&minted.ok_or("no auth.jwt_secret is configured, so no token can be minted")?)
         }
         Command::Check { file } => say(toml::to_string(&file.load()?)?.trim_end()),

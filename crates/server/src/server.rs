@@ -84,6 +84,7 @@ impl Server {
         let forbidden = runtime.forbidden_port;
         let ports = Ports { catalog: port(&catalog_listener)?, storage: port(&storage_listener)?, forbidden };
 
+        let auth = Auth::new(config.auth.clone()).map_err(|e| StartError::Settings(e.to_string()))?;
         let upstream = catalog::Upstream::new(config.catalog.clone())
             .map_err(|faults| StartError::Settings(faults.0.join(", ")))?;
         let upstream = Arc::new(upstream);
@@ -111,6 +112,7 @@ impl Server {
         let writes = Writes::open(config.writes).map_err(|faults| StartError::Settings(faults.join(", ")))?;
         let facts = Facts {
             auth: config.auth.modes(),
+            issuers: config.auth.issuer_facts(),
             storage: storage_kind(config.storage.kind),
             readers_key: config.storage.ro_access_key_id.is_some(),
             default_schema: config.warehouse.default_schema.clone(),
@@ -118,7 +120,7 @@ impl Server {
         let statements = Statements::open(config.statements, runtime.path.join("statements"))
             .map_err(step("make the statements' folder"))?;
         let journey = Arc::new(Journey {
-            auth: Auth::new(config.auth),
+            auth,
             governance: Governance::new(config.warehouse.prefix, writes),
             limits: Limits::new(config.limits),
             pool,

@@ -34,7 +34,7 @@ pub(super) async fn queries(
     headers: HeaderMap,
     Query(place): Query<Place>,
 ) -> Response {
-    match place.permit(&service, &headers) {
+    match place.permit(&service, &headers).await {
         Ok(permit) => {
             let queries = service.journey.register.list(permit.warehouse.name()).await;
             Json(QueriesAnswer { queries }).into_response()
@@ -44,9 +44,9 @@ pub(super) async fn queries(
 }
 
 /// The warehouse whose statements the caller may see and stop; none for a trusted back end, who may do that with anybody's.
-pub(super) fn whose(service: &Service, headers: &HeaderMap) -> Result<Option<String>, Fault> {
+pub(super) async fn whose(service: &Service, headers: &HeaderMap) -> Result<Option<String>, Fault> {
     let journey = &service.journey;
-    Ok(match journey.auth.verify(authorization(headers))?.scope() {
+    Ok(match journey.auth.verify(authorization(headers)).await?.scope() {
         Scope::Workspace(workspace) => Some(journey.governance.name_of(workspace)),
         Scope::Any => None,
     })
@@ -66,7 +66,7 @@ pub(super) async fn cancel(
 ) -> Response {
     let stop = async {
         let journey = &service.journey;
-        let warehouse = whose(&service, &headers)?;
+        let warehouse = whose(&service, &headers).await?;
         let gone = journey.register.stop(warehouse.as_deref(), &victim, patience(&service)).await;
         let gone = gone.ok_or_else(|| Fault::new(Code::NotFound, "No statement of that id is running."))?;
         let state = if gone { "cancelled" } else { "stopping" };
@@ -84,7 +84,7 @@ pub(super) async fn warm(
 ) -> Response {
     let warm = async {
         service.admits()?;
-        let permit = Place::of_warehouse(name).permit(&service, &headers)?;
+        let permit = Place::of_warehouse(name).permit(&service, &headers).await?;
         let began = Instant::now();
         service.journey.warm(&permit).await?;
         let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -100,18 +100,18 @@ pub(super) async fn reopen(
     headers: HeaderMap,
     Path(name): Path<String>,
 ) -> Response {
-    let reopen = || {
-        operator(&service, &headers)?;
-        let permit = Place::of_warehouse(name).permit(&service, &headers)?;
+    let reopen = async {
+        operator(&service, &headers).await?;
+        let permit = Place::of_warehouse(name).permit(&service, &headers).await?;
         let was_stopped = service.journey.governance.writes().reopen(permit.warehouse.workspace());
         Ok(json!({"warehouse": permit.warehouse.name(), "was_stopped": was_stopped}))
     };
-    answer(reopen(), &id)
+    answer(reopen.await, &id)
 }
 
 /// Only whoever has the service token, or everybody where nobody has to say who they are.
-fn operator(service: &Service, headers: &HeaderMap) -> Result<(), Fault> {
-    match service.journey.auth.verify(authorization(headers))?.scope() {
+async fn operator(service: &Service, headers: &HeaderMap) -> Result<(), Fault> {
+    match service.journey.auth.verify(authorization(headers)).await?.scope() {
         Scope::Any => Ok(()),
         Scope::Workspace(_) => Err(Fault::new(Code::NotFound, "This is for the service token.")),
     }
@@ -123,9 +123,9 @@ pub(super) async fn status(
     Extension(id): Extension<RequestId>,
     headers: HeaderMap,
 ) -> Response {
-    let status = || {
+    let status = async {
         let journey = &service.journey;
-        operator(&service, &headers)?;
+        operator(&service, &headers).await?;
         Ok(json!({
             "draining": service.is_draining(),
             "queries": journey.register.count(),
@@ -135,7 +135,8 @@ pub(super) async fn status(
             "statements": journey.statements.gauges(),
             "writes": journey.governance.writes().status(),
             "written_tables": journey.limits.tables.count(),
+            "keys": journey.auth.gauges(),
         }))
     };
-    answer(status(), &id)
+    answer(status.await, &id)
 }

@@ -27,6 +27,7 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 pub use self::socket::Patient;
+use crate::auth::IssuerFacts;
 use crate::doors::{catalog, storage};
 use crate::fault::Fault;
 use crate::journey::Journey;
@@ -57,6 +58,8 @@ pub struct Service {
 pub struct Facts {
     /// How callers prove who they are.
     pub auth: Vec<&'static str>,
+    /// Whose tokens are accepted.
+    pub issuers: Vec<IssuerFacts>,
     /// `local`, `memory` or `s3`.
     pub storage: &'static str,
     /// Readers have a key to the store that may only read.
@@ -94,22 +97,39 @@ struct RequestId {
     arrived: Instant,
 }
 
-/// All routes.
+/// One list for the router and for whoever has to look at every route: a test that forgets one fails.
+macro_rules! routes {
+    ($($method:ident $path:literal => $handler:path;)*) => {
+        /// Every route: its method and its path.
+        pub const ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path),)*];
+
+        fn routes() -> Router<Arc<Service>> {
+            Router::new()$(.route($path, $method($handler)))*
+        }
+    };
+}
+
+routes! {
+    post "/query" => query::query;
+    get "/queries" => control::queries;
+    delete "/queries/{id}" => control::cancel;
+    post "/statements" => statements::submit;
+    get "/statements" => statements::list;
+    get "/statements/{id}" => statements::one;
+    delete "/statements/{id}" => statements::end;
+    get "/statements/{id}/result" => statements::result;
+    post "/warehouses/{name}/warm" => control::warm;
+    post "/warehouses/{name}/reopen" => control::reopen;
+    get "/status" => control::status;
+    get "/health" => status::health;
+    get "/ready" => status::ready;
+    get "/tables" => status::tables;
+    get "/config" => status::config;
+}
+
+/// The routes, and what surrounds them all.
 pub fn router(service: Arc<Service>) -> Router {
-    Router::new()
-        .route("/query", post(query::query))
-        .route("/queries", get(control::queries))
-        .route("/queries/{id}", delete(control::cancel))
-        .route("/statements", post(statements::submit).get(statements::list))
-        .route("/statements/{id}", get(statements::one).delete(statements::end))
-        .route("/statements/{id}/result", get(statements::result))
-        .route("/warehouses/{name}/warm", post(control::warm))
-        .route("/warehouses/{name}/reopen", post(control::reopen))
-        .route("/status", get(control::status))
-        .route("/health", get(status::health))
-        .route("/ready", get(status::ready))
-        .route("/tables", get(status::tables))
-        .route("/config", get(status::config))
+    routes()
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(middleware::from_fn(identified))

@@ -33,6 +33,7 @@ pub(super) fn answer(fault: &Fault, id: &RequestId) -> Response {
         Code::TenantBusy
         | Code::ServerBusy
         | Code::Draining
+        | Code::AuthUnavailable
         | Code::CatalogUnavailable
         | Code::StorageUnavailable
         | Code::EngineUnavailable => {

@@ -65,7 +65,7 @@ async fn sent(
         return Err(Fault::new(Code::InvalidRequest, sentence));
     }
     let (wait_ms, cancel) = (ask.wait_timeout_ms, ask.on_wait_timeout == OnWaitTimeout::Cancel);
-    let statement = service.journey.submit(authorization(headers), &id.id, id.arrived, ask)?;
+    let statement = service.journey.submit(authorization(headers), &id.id, id.arrived, ask).await?;
     let seen = service.journey.statements.find(None, &statement)?;
     // A client that goes away meanwhile has said all the same what is to become of its statement.
     let waited = tokio::spawn(async move {
@@ -86,7 +86,7 @@ pub(super) async fn list(
     headers: HeaderMap,
     Query(place): Query<Place>,
 ) -> Response {
-    let permit = match place.permit(&service, &headers) {
+    let permit = match place.permit(&service, &headers).await {
         Ok(permit) => permit,
         Err(fault) => return problem::answer(&fault, &id),
     };
@@ -110,7 +110,7 @@ pub(super) async fn one(
         let Query(wait) = wait.map_err(|e| {
             Fault::new(Code::InvalidRequest, "`wait_ms` is a number of milliseconds.").because(e)
         })?;
-        let warehouse = whose(&service, &headers)?;
+        let warehouse = whose(&service, &headers).await?;
         let find = || service.journey.statements.find(warehouse.as_deref(), &statement);
         let seen = find()?;
         if seen.outcome.is_some() {
@@ -130,7 +130,7 @@ pub(super) async fn result(
     Path(statement): Path<String>,
 ) -> Response {
     let fetch = async {
-        let warehouse = whose(&service, &headers)?;
+        let warehouse = whose(&service, &headers).await?;
         let seen = service.journey.statements.find(warehouse.as_deref(), &statement)?;
         let kept = match seen.outcome {
             Some((outcome, _)) => outcome?,
@@ -154,7 +154,7 @@ pub(super) async fn end(
     Path(statement): Path<String>,
 ) -> Response {
     let end = async {
-        let warehouse = whose(&service, &headers)?;
+        let warehouse = whose(&service, &headers).await?;
         let find = || service.journey.statements.find(warehouse.as_deref(), &statement);
         let seen = find()?;
         if seen.outcome.is_some() {

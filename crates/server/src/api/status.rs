@@ -63,8 +63,8 @@ impl Place {
         Place { warehouse: Some(name), workspace_id: None }
     }
 
-    pub(super) fn permit(&self, service: &Service, headers: &HeaderMap) -> Result<Permit, Fault> {
-        let caller = service.journey.auth.verify(authorization(headers))?;
+    pub(super) async fn permit(&self, service: &Service, headers: &HeaderMap) -> Result<Permit, Fault> {
+        let caller = service.journey.auth.verify(authorization(headers)).await?;
         let wish = Wish {
             warehouse: self.warehouse.as_deref(),
             workspace: self.workspace_id.as_deref(),
@@ -82,7 +82,7 @@ pub(super) async fn tables(
     Query(place): Query<Place>,
 ) -> Response {
     let answer = async {
-        let permit = place.permit(&service, &headers)?;
+        let permit = place.permit(&service, &headers).await?;
         let name = permit.warehouse.name();
         let tables = service.upstream.tables(name).await?;
         Ok::<_, Fault>(TablesAnswer { warehouse: name.to_owned(), tables })
@@ -101,10 +101,10 @@ pub(super) async fn config(
     Query(place): Query<Place>,
 ) -> Response {
     let answer = async {
-        let caller = service.journey.auth.verify(authorization(&headers))?;
+        let caller = service.journey.auth.verify(authorization(&headers)).await?;
         let named = place.warehouse.is_some() || place.workspace_id.is_some();
         let warehouse = if named || matches!(caller.scope(), Scope::Workspace(_)) {
-            Some(place.permit(&service, &headers)?.warehouse)
+            Some(place.permit(&service, &headers).await?.warehouse)
         } else {
             None
         };
@@ -112,8 +112,11 @@ pub(super) async fn config(
             Some(warehouse) => schemas(&service, warehouse.name()).await?,
             None => Vec::new(),
         };
+        // Others' identity providers are no tenant's affair.
+        let issuers = matches!(caller.scope(), Scope::Any).then_some(&service.facts.issuers);
         Ok::<_, Fault>(json!({
             "auth": service.facts.auth,
+            "issuers": issuers,
             "warehouse": warehouse.as_ref().map(crate::governance::Warehouse::name),
             "schemas": schemas,
             "default_schema": service.facts.default_schema,

@@ -1,79 +1,35 @@
 //! Who is asking.
 //!
-//! Given an `Authorization` header, hands on a [`Caller`], which only this folder can make. Never says why a token does not hold
-//! beyond "it does not".
+//! Given an `Authorization` header, hands on a [`Caller`], which only this folder can make. A token is read (`token`), its issuer is
+//! found by what it says, and what could be wrong with it is looked at before anybody is asked for a key (`claims`). The key is a
+//! secret that is shared with the issuer, or one of those that it publishes (`jwks`), which are fetched (`published`) when `keys` says
+//! so. Never says why a token does not hold beyond "it does not".
 
+mod claims;
+mod grant;
+mod jwks;
+mod keys;
+mod published;
+mod settings;
+mod token;
+
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use duck_contract::Code;
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
-use serde::{Deserialize, Serialize};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
+use reqwest::Url;
+use serde_json::{Map, Value, json};
 
+use self::claims::Rules;
+pub use self::grant::Grant;
+pub use self::published::KeyGauges;
+use self::published::Published;
+pub use self::settings::{Accepted, ClaimNames, IssuerFacts, IssuerSettings, Settings};
+use self::token::Token;
 use crate::fault::Fault;
-use crate::secret::Secret;
-
-/// HS256 with a shorter key can be searched.
-const SECRET_BYTES_MIN: usize = 32;
-
-/// How callers prove who they are.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// Shared secret of HS256 tokens, at least 32 bytes.
-    pub jwt_secret: Option<Secret>,
-    /// Required `iss` of a token.
-    pub jwt_issuer: Option<String>,
-    /// Required `aud` of a token.
-    pub jwt_audience: Option<String>,
-    /// The token of a trusted back end, which may name any workspace. At least 32 bytes.
-    pub service_token: Option<Secret>,
-    /// No authentication: whoever reaches the port may do anything. Only on loopback, unless `open_anywhere`.
-    pub open: bool,
-    /// Allows `open` on an address that others can reach.
-    pub open_anywhere: bool,
-}
-
-impl Settings {
-    /// Everything that is wrong with the settings, for a server that listens on loopback or not.
-    pub fn faults(&self, loopback: bool) -> Vec<String> {
-        let mut faults = Vec::new();
-        let short = |s: &Option<Secret>| s.as_ref().is_some_and(|s| s.reveal().len() < SECRET_BYTES_MIN);
-        if short(&self.jwt_secret) {
-            faults.push(format!("auth.jwt_secret: shorter than {SECRET_BYTES_MIN} bytes"));
-        }
-        if short(&self.service_token) {
-            faults.push(format!("auth.service_token: shorter than {SECRET_BYTES_MIN} bytes"));
-        }
-        if self.open && !loopback && !self.open_anywhere {
-            faults.push(
-                "auth.open: only on a loopback address, unless auth.open_anywhere says otherwise".to_owned(),
-            );
-        }
-        if !self.open && self.jwt_secret.is_none() && self.service_token.is_none() {
-            faults.push(
-                "auth: none of jwt_secret, service_token, open is set, so nobody could ask anything"
-                    .to_owned(),
-            );
-        }
-        faults
-    }
-
-    /// What is accepted, for `/config` and the log.
-    pub fn modes(&self) -> Vec<&'static str> {
-        let mut modes = Vec::new();
-        if self.jwt_secret.is_some() {
-            modes.push("jwt-hs256");
-        }
-        if self.service_token.is_some() {
-            modes.push("service-token");
-        }
-        if self.open {
-            modes.push("open");
-        }
-        modes
-    }
-}
 
 /// Whom a caller speaks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,45 +40,21 @@ pub enum Scope {
     Any,
 }
 
-/// What a token lets its bearer write.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Grant {
-    /// Nothing.
-    Nothing,
-    /// Whatever the service's policy lets it.
-    Everything,
-    /// Tables (`schema.table`) and whole schemas (`schema`) by name, without regard to case.
-    Only(Vec<String>),
-}
-
-impl Grant {
-    /// As a token says it: `write`, and perhaps only for these.
-    fn of(write: bool, only: Option<Vec<String>>) -> Self {
-        match (write, only) {
-            (false, _) => Grant::Nothing,
-            (true, None) => Grant::Everything,
-            (true, Some(names)) => Grant::Only(names),
-        }
-    }
-
-    /// Whether it is for this table, or for this whole schema.
-    pub fn covers(&self, schema: &str, table: Option<&str>) -> bool {
-        let Grant::Only(names) = self else { return *self == Grant::Everything };
-        let schema = schema.to_lowercase();
-        let table = table.map(|table| format!("{schema}.{}", table.to_lowercase()));
-        names.iter().map(|name| name.to_lowercase()).any(|name| name == schema || Some(name) == table)
-    }
-}
-
 /// Somebody who was verified.
 #[derive(Debug, Clone)]
 pub struct Caller {
     scope: Scope,
     subject: String,
+    roles: Vec<String>,
     grant: Grant,
 }
 
 impl Caller {
+    /// Somebody who may name any workspace.
+    fn any(subject: &str) -> Self {
+        Caller { scope: Scope::Any, subject: subject.to_owned(), roles: Vec::new(), grant: Grant::Everything }
+    }
+
     /// Whom they speak for.
     pub fn scope(&self) -> &Scope {
         &self.scope
@@ -138,68 +70,150 @@ impl Caller {
         &self.grant
     }
 
+    /// The roles that their token names. None decides anything here but those of `write_roles`.
+    pub fn roles(&self) -> &[String] {
+        &self.roles
+    }
+
     /// Whether their token grants writing anything.
     pub fn may_write(&self) -> bool {
         self.grant != Grant::Nothing
     }
 }
 
-/// What a token says.
-#[derive(Debug, Serialize, Deserialize)]
-struct Claims {
-    workspace_id: String,
-    #[serde(default)]
-    sub: String,
-    exp: u64,
-    #[serde(default)]
-    iat: u64,
-    #[serde(default)]
-    write: bool,
-    /// Tables and schemas to which `write` is restricted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    write_tables: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    iss: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    aud: Option<String>,
+/// Why a token opens nothing.
+#[derive(Debug)]
+enum Refusal {
+    /// Its time has passed.
+    Expired,
+    /// It names no workspace.
+    NoWorkspace,
+    /// Anything else that is wrong with it; why, for the log.
+    Invalid(&'static str),
+    /// The same, in the library's words.
+    Library(jsonwebtoken::errors::Error),
+    /// Nobody can tell; why, for the log.
+    Unavailable(&'static str),
+}
+
+impl From<jsonwebtoken::errors::Error> for Refusal {
+    fn from(e: jsonwebtoken::errors::Error) -> Self {
+        match e.kind() {
+            ErrorKind::ExpiredSignature => Refusal::Expired,
+            _ => Refusal::Library(e),
+        }
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        const INVALID: &str = "The token does not hold.";
+        match refusal {
+            Refusal::Expired => unauthenticated("The token has expired."),
+            Refusal::NoWorkspace => unauthenticated("The token names no workspace."),
+            Refusal::Invalid(why) => unauthenticated(INVALID).because(why),
+            Refusal::Library(e) => unauthenticated(INVALID).because(e),
+            Refusal::Unavailable(why) => {
+                let sentence = "The token cannot be checked now: its issuer's keys cannot be had. Try again.";
+                Fault::new(Code::AuthUnavailable, sentence).because(why)
+            }
+        }
+    }
+}
+
+/// Why tokens could not be checked at all.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    /// A secret or an address that the settings' faults would have named.
+    #[error("auth: the issuer {0:?} cannot be used")]
+    Issuer(String),
+    /// No TLS roots, for instance.
+    #[error("auth: this system has no usable HTTP client for issuers' keys: {0}")]
+    Client(#[source] reqwest::Error),
+}
+
+/// Where an issuer's keys come from.
+enum Source {
+    Shared(DecodingKey),
+    Published(Arc<Published>),
+}
+
+/// Somebody whose tokens are accepted.
+struct Issuer {
+    rules: Rules,
+    algorithms: Vec<Algorithm>,
+    source: Source,
+}
+
+impl Issuer {
+    async fn verify(&self, token: &Token<'_>) -> Result<Caller, Refusal> {
+        if !self.algorithms.contains(&token.algorithm) {
+            return Err(Refusal::Invalid("an algorithm that the issuer does not use"));
+        }
+        self.rules.is_plausible(&token.claims, jsonwebtoken::get_current_timestamp())?;
+        // One algorithm, so that a token cannot choose another (`none`, or HS256 with a public key as its secret).
+        let validation = self.rules.validation(token.algorithm);
+        let check = |key: &DecodingKey| {
+            jsonwebtoken::decode::<Map<String, Value>>(token.text, key, &validation).map(|data| data.claims)
+        };
+        let claims = match &self.source {
+            Source::Shared(key) => check(key)?,
+            Source::Published(keys) => keys.check(token.kid.as_deref(), token.algorithm, check).await?,
+        };
+        self.rules.caller(&claims)
+    }
 }
 
 /// Checks tokens.
 pub struct Auth {
     settings: Settings,
-    key: Option<(DecodingKey, Validation)>,
+    issuers: HashMap<String, Issuer>,
+    /// The one of `jwt_secret` without `jwt_issuer`.
+    unnamed: Option<Issuer>,
 }
 
 impl Auth {
-    /// Prepares the keys.
-    pub fn new(settings: Settings) -> Self {
-        let key = settings.jwt_secret.as_ref().and_then(|secret| {
-            // One algorithm, so that a token cannot choose another (`none`, or RS256 with the secret as its key).
-            let mut validation = Validation::new(Algorithm::HS256);
-            validation.leeway = 5;
-            validation.validate_nbf = true;
-            validation.set_required_spec_claims(&["exp"]);
-            match &settings.jwt_audience {
-                Some(audience) => validation.set_audience(&[audience]),
-                None => validation.validate_aud = false,
+    /// Prepares the keys. Those that are published are fetched when the first token needs them.
+    pub fn new(settings: Settings) -> Result<Self, AuthError> {
+        let all = settings.all_issuers();
+        let client = all.iter().any(|issuer| issuer.jwks_uri.is_some()).then(published::client);
+        let client = client.transpose().map_err(AuthError::Client)?;
+        let overall = Arc::default();
+        let mut auth = Auth { settings, issuers: HashMap::new(), unnamed: None };
+        for issuer in all {
+            let name = issuer.issuer.clone();
+            let unfit = || AuthError::Issuer(name.clone());
+            let source = match (&issuer.secret, &issuer.jwks_uri, &client) {
+                (Some(secret), None, _) => {
+                    Source::Shared(DecodingKey::from_secret(secret.reveal().as_bytes()).map_err(|_| unfit())?)
+                }
+                (None, Some(uri), Some(client)) => {
+                    let uri = Url::parse(uri).map_err(|_| unfit())?;
+                    Source::Published(Arc::new(Published::new(
+                        &issuer,
+                        uri,
+                        client.clone(),
+                        Arc::clone(&overall),
+                    )))
+                }
+                _ => return Err(unfit()),
+            };
+            let algorithms = issuer.accepted().into_iter().map(Accepted::algorithm).collect();
+            let issuer = Issuer { rules: Rules::new(issuer), algorithms, source };
+            if name.is_empty() {
+                auth.unnamed = Some(issuer);
+            } else {
+                auth.issuers.insert(name, issuer);
             }
-            if let Some(issuer) = &settings.jwt_issuer {
-                validation.set_issuer(&[issuer]);
-            }
-            Some((DecodingKey::from_secret(secret.reveal().as_bytes()).ok()?, validation))
-        });
-        Auth { settings, key }
+        }
+        Ok(auth)
     }
 
-    /// Verifies the value of an `Authorization` header.
-    pub fn verify(&self, authorization: Option<&str>) -> Result<Caller, Fault> {
+    /// Verifies the value of an `Authorization` header. Takes as long as one fetch of an issuer's keys when they are not at hand.
+    pub async fn verify(&self, authorization: Option<&str>) -> Result<Caller, Fault> {
         let Some(authorization) = authorization else {
             if self.settings.open {
-                return Ok(Caller {
-                    scope: Scope::Any,
-                    subject: "anonymous".to_owned(),
-                    grant: Grant::Everything,
-                });
+                return Ok(Caller::any("anonymous"));
             }
             return Err(unauthenticated("A bearer token is needed."));
         };
@@ -207,40 +221,42 @@ impl Auth {
         if let Some(service) = &self.settings.service_token
             && same(service.reveal(), token)
         {
-            return Ok(Caller { scope: Scope::Any, subject: "service".to_owned(), grant: Grant::Everything });
+            return Ok(Caller::any("service"));
         }
-        let Some((key, validation)) = &self.key else {
-            return Err(unauthenticated("The token does not hold."));
-        };
-        let claims = jsonwebtoken::decode::<Claims>(token, key, validation)
-            .map_err(|e| match e.kind() {
-                ErrorKind::ExpiredSignature => unauthenticated("The token has expired."),
-                _ => unauthenticated("The token does not hold.").because(e),
-            })?
-            .claims;
-        if !is_workspace_id(&claims.workspace_id) {
-            return Err(unauthenticated("The token names no workspace."));
-        }
-        let grant = Grant::of(claims.write, claims.write_tables);
-        Ok(Caller { scope: Scope::Workspace(claims.workspace_id), subject: claims.sub, grant })
+        let token = Token::read(token).ok_or(Refusal::Invalid("it is no token that could hold"))?;
+        let issuer = self.issuer(&token).ok_or(Refusal::Invalid("nobody whom we know has issued it"))?;
+        Ok(issuer.verify(&token).await?)
+    }
+
+    fn issuer(&self, token: &Token<'_>) -> Option<&Issuer> {
+        token.issuer().and_then(|name| self.issuers.get(name)).or(self.unnamed.as_ref())
     }
 
     /// A token for a workspace, good for `ttl` from now. `None` when no JWT secret is configured.
     pub fn mint(&self, workspace: &str, subject: &str, write: bool, ttl: Duration) -> Option<String> {
         let secret = self.settings.jwt_secret.as_ref()?;
         let now = jsonwebtoken::get_current_timestamp();
-        let claims = Claims {
-            workspace_id: workspace.to_owned(),
-            sub: subject.to_owned(),
-            exp: now + ttl.as_secs(),
-            iat: now,
-            write,
-            write_tables: None,
-            iss: self.settings.jwt_issuer.clone(),
-            aud: self.settings.jwt_audience.clone(),
-        };
+        let mut claims = json!({
+            "workspace_id": workspace, "sub": subject, "exp": now + ttl.as_secs(), "iat": now, "write": write,
+        });
+        for (name, value) in [("iss", &self.settings.jwt_issuer), ("aud", &self.settings.jwt_audience)] {
+            if let Some(value) = value {
+                claims[name] = json!(value);
+            }
+        }
         let key = EncodingKey::from_secret(secret.reveal().as_bytes()).ok()?;
         jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &key).ok()
+    }
+
+    /// How the keys of issuers that publish them are.
+    pub fn gauges(&self) -> Vec<KeyGauges> {
+        let of = |issuer: &Issuer| match &issuer.source {
+            Source::Published(keys) => Some(keys.gauges()),
+            Source::Shared(_) => None,
+        };
+        let mut gauges: Vec<_> = self.issuers.values().filter_map(of).collect();
+        gauges.sort_by(|a, b| a.issuer.cmp(&b.issuer));
+        gauges
     }
 }
 
@@ -267,62 +283,109 @@ fn unauthenticated(sentence: &'static str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secret::Secret;
 
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
+    const IN_FAR_FUTURE: u64 = 4_000_000_000;
 
-    fn auth() -> Auth {
-        Auth::new(Settings { jwt_secret: Some(Secret::new(SECRET)), ..Settings::default() })
+    fn settings() -> Settings {
+        Settings { jwt_secret: Some(Secret::new(SECRET)), ..Settings::default() }
     }
 
-    #[test]
-    fn a_minted_token_holds_and_names_its_workspace() {
-        let token = auth().mint("acme", "ann", true, Duration::from_mins(1)).unwrap();
-        let caller = auth().verify(Some(&format!("Bearer {token}"))).unwrap();
-        assert_eq!(caller.scope(), &Scope::Workspace("acme".to_owned()));
-        assert!(caller.may_write());
+    async fn verify(settings: Settings, token: &str) -> Result<Caller, Fault> {
+        Auth::new(settings).unwrap().verify(Some(&format!("Bearer {token}"))).await
     }
 
-    #[test]
-    fn a_token_signed_with_another_key_or_algorithm_does_not_hold() {
-        let other =
-            Settings { jwt_secret: Some(Secret::new(SECRET.replace('0', "z"))), ..Settings::default() };
-        let token = Auth::new(other).mint("acme", "", false, Duration::from_mins(1)).unwrap();
-        assert_eq!(auth().verify(Some(&format!("Bearer {token}"))).unwrap_err().code, Code::Unauthenticated);
-        let claims = serde_json::json!({"workspace_id": "acme", "exp": 4_000_000_000_u64, "iat": 0});
+    fn signed(algorithm: Algorithm, header: Header, claims: &Value) -> String {
         let key = EncodingKey::from_secret(SECRET.as_bytes()).unwrap();
-        for algorithm in [Algorithm::HS384, Algorithm::HS512] {
-            let token = jsonwebtoken::encode(&Header::new(algorithm), &claims, &key).unwrap();
-            assert!(auth().verify(Some(&format!("Bearer {token}"))).is_err());
+        jsonwebtoken::encode(&Header { alg: algorithm, ..header }, claims, &key).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_minted_token_holds_and_names_its_workspace() {
+        let named = Settings {
+            jwt_issuer: Some("us".to_owned()),
+            jwt_audience: Some("duck".to_owned()),
+            ..settings()
+        };
+        for settings in [settings(), named] {
+            let minted = Auth::new(settings.clone()).unwrap();
+            let token = minted.mint("acme", "ann", true, Duration::from_mins(1)).unwrap();
+            let caller = verify(settings, &token).await.unwrap();
+            assert_eq!(caller.scope(), &Scope::Workspace("acme".to_owned()));
+            assert!(caller.may_write());
         }
     }
 
-    #[test]
-    fn a_grant_is_for_everything_or_for_what_it_names() {
-        let grant =
-            |write, only: &[&str]| Grant::of(write, Some(only.iter().map(|n| (*n).to_owned()).collect()));
-        assert!(Grant::of(true, None).covers("ds", Some("t")));
-        assert!(
-            !Grant::of(false, None).covers("ds", Some("t")) && !grant(false, &["ds"]).covers("ds", Some("t"))
-        );
-        let some = grant(true, &["ds.Orders", "staging"]);
-        assert!(
-            some.covers("DS", Some("orders"))
-                && some.covers("staging", Some("any"))
-                && some.covers("staging", None)
-        );
-        assert!(
-            !some.covers("ds", Some("other")) && !some.covers("ds", None) && !some.covers("stagin", None)
-        );
-        assert!(!grant(true, &[]).covers("ds", Some("t")));
+    #[tokio::test]
+    async fn a_token_signed_with_another_key_or_algorithm_does_not_hold() {
+        let other =
+            Settings { jwt_secret: Some(Secret::new(SECRET.replace('0', "z"))), ..Settings::default() };
+        let token = Auth::new(other).unwrap().mint("acme", "", false, Duration::from_mins(1)).unwrap();
+        assert_eq!(verify(settings(), &token).await.unwrap_err().code, Code::Unauthenticated);
+        let claims = json!({"workspace_id": "acme", "exp": IN_FAR_FUTURE});
+        for algorithm in [Algorithm::HS384, Algorithm::HS512] {
+            assert!(verify(settings(), &signed(algorithm, Header::default(), &claims)).await.is_err());
+        }
+        let good = signed(Algorithm::HS256, Header::default(), &claims);
+        assert!(verify(settings(), &good).await.is_ok());
     }
 
-    #[test]
-    fn settings_that_let_nobody_or_everybody_in_are_faults() {
-        assert_eq!(Settings::default().faults(true).len(), 1);
-        let open = Settings { open: true, ..Settings::default() };
-        assert!(open.faults(true).is_empty());
-        assert_eq!(open.faults(false).len(), 1);
-        let short = Settings { jwt_secret: Some(Secret::new("short")), ..Settings::default() };
-        assert_eq!(short.faults(true).len(), 1);
+    #[tokio::test]
+    async fn a_token_with_extensions_that_must_be_understood_does_not_hold() {
+        let claims = json!({"workspace_id": "acme", "exp": IN_FAR_FUTURE});
+        let mut header = Header { crit: Some(vec!["b64".to_owned()]), ..Header::default() };
+        header.extras.insert("b64", true);
+        assert!(verify(settings(), &signed(Algorithm::HS256, header, &claims)).await.is_err());
+        let long = Header { kid: Some("k".repeat(257)), ..Header::default() };
+        assert!(verify(settings(), &signed(Algorithm::HS256, long, &claims)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn issuer_and_audience_are_required_where_they_are_configured() {
+        let strict = Settings {
+            jwt_issuer: Some("us".to_owned()),
+            jwt_audience: Some("duck".to_owned()),
+            ..settings()
+        };
+        let holds = async |more: Value| {
+            let mut claims = json!({"workspace_id": "acme", "exp": IN_FAR_FUTURE});
+            claims.as_object_mut().unwrap().append(more.clone().as_object_mut().unwrap());
+            verify(strict.clone(), &signed(Algorithm::HS256, Header::default(), &claims)).await.is_ok()
+        };
+        assert!(holds(json!({"iss": "us", "aud": "duck"})).await);
+        assert!(holds(json!({"iss": "us", "aud": ["other", "duck"]})).await);
+        for more in [
+            json!({}),
+            json!({"iss": "us"}),
+            json!({"aud": "duck"}),
+            json!({"iss": "them", "aud": "duck"}),
+            json!({"iss": ["us"], "aud": "duck"}),
+            json!({"iss": "us", "aud": "other"}),
+            json!({"iss": "us", "aud": []}),
+            json!({"iss": "us", "aud": "duck", "nbf": IN_FAR_FUTURE}),
+        ] {
+            assert!(!holds(more.clone()).await, "{more}");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_issuer_signs_for_itself() {
+        let issuer = |name: &str, secret: &str| IssuerSettings {
+            issuer: name.to_owned(),
+            secret: Some(Secret::new(secret)),
+            ..IssuerSettings::default()
+        };
+        let two = Settings {
+            issuers: vec![issuer("a", SECRET), issuer("b", "another secret, of 32 bytes or so")],
+            ..Settings::default()
+        };
+        let token = |name: &str| {
+            let claims = json!({"workspace_id": "acme", "exp": IN_FAR_FUTURE, "iss": name});
+            signed(Algorithm::HS256, Header::default(), &claims)
+        };
+        assert!(verify(two.clone(), &token("a")).await.is_ok());
+        assert!(verify(two.clone(), &token("b")).await.is_err());
+        assert!(verify(two, &token("c")).await.is_err());
     }
 }

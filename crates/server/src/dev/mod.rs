@@ -44,7 +44,7 @@ impl World {
         let embedded = Embedded::open(dir, port).await?;
         let config = embedded.config.clone();
         let governance = Governance::new(config.warehouse.prefix.clone(), Writes::closed());
-        let auth = Auth::new(config.auth.clone());
+        let auth = Auth::new(config.auth.clone())?;
         let service_token = config.auth.service_token.clone().unwrap_or_default().reveal().to_owned();
         let server = Server::start(config, embedded.store.clone()).await?;
         let url = format!("http://{}", server.address);

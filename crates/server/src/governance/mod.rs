@@ -176,9 +176,9 @@ mod tests {
 
     fn caller(write: bool) -> Caller {
         let secret = Some(Secret::new("0123456789abcdef0123456789abcdef"));
-        let auth = Auth::new(Settings { jwt_secret: secret, ..Settings::default() });
+        let auth = Auth::new(Settings { jwt_secret: secret, ..Settings::default() }).unwrap();
         let token = auth.mint("acme", "", write, Duration::from_mins(1)).unwrap();
-        auth.verify(Some(&format!("Bearer {token}"))).unwrap()
+        futures::executor::block_on(auth.verify(Some(&format!("Bearer {token}")))).unwrap()
     }
 
     fn governance(policy: &str) -> Governance {

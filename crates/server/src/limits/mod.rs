@@ -174,7 +174,8 @@ mod tests {
     use crate::governance::{Governance, Wish, Writes};
 
     fn permit(workspace: &str) -> Permit {
-        let caller = Auth::new(AuthSettings { open: true, ..AuthSettings::default() }).verify(None).unwrap();
+        let auth = Auth::new(AuthSettings { open: true, ..AuthSettings::default() }).unwrap();
+        let caller = futures::executor::block_on(auth.verify(None)).unwrap();
         Governance::new("x", Writes::closed())
             .permit(&caller, Wish { workspace: Some(workspace), ..Wish::default() })
             .unwrap()

@@ -174,7 +174,7 @@ impl Site {
             Source::Given { workspaces, .. } => workspaces.get(index).ok_or("too few workspaces")?.clone(),
         };
         let founds = matches!(self.source, Source::Embedded { .. });
-        let token = Auth::new(self.auth.clone())
+        let token = Auth::new(self.auth.clone())?
             .mint(&workspace, "loadtest", founds, TOKEN_TTL)
             .ok_or("no token could be minted")?;
         let table = match &self.source {
