@@ -93,11 +93,15 @@ async fn collect(body: Body, bytes_max: usize) -> Result<BytesMut, Fault> {
 
 fn respond(answer: Answer) -> Response {
     let (media_type, counts, write) = (answer.format.media_type(), answer.counts, answer.write);
+    let will_tell = matches!(&answer.rows, Rows::Streamed(stream) if stream.may_write());
     let mut response = Response::new(match answer.rows {
         Rows::Whole(bytes) => Body::from(bytes),
         Rows::Streamed(stream) => Body::new(Relay::new(stream)),
     });
     describe(response.headers_mut(), media_type, counts, write.as_ref());
+    if will_tell {
+        response.headers_mut().append(header::TRAILER, HeaderValue::from_static("x-write"));
+    }
     response
 }
 
@@ -119,7 +123,7 @@ pub(super) fn describe(
                 .insert(TRUNCATED_HEADER, HeaderValue::from_static(if truncated { "true" } else { "false" }));
         }
         None => {
-            headers.insert(header::TRAILER, HeaderValue::from_static("x-row-count, x-truncated, x-write"));
+            headers.insert(header::TRAILER, HeaderValue::from_static("x-row-count, x-truncated"));
         }
     }
 }

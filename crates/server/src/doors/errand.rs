@@ -114,6 +114,8 @@ struct Seen {
     /// What was sent to the catalog, and what became of it as soon as that is known.
     changes: Vec<(Vec<Effect>, Option<Outcome>)>,
     refused: Option<Fault>,
+    /// Why the table that it was given last may not be written.
+    closed: Option<Fault>,
     conflict: Option<String>,
     /// How often it was run.
     attempts: u32,
@@ -141,6 +143,11 @@ impl Errand {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it may change anything.
+    pub fn may_write(&self) -> bool {
+        self.rights.is_some()
+    }
+
     /// It is run, for the first time or again.
     pub fn attempted(&self) {
         self.seen().attempts += 1;
@@ -157,25 +164,23 @@ impl Errand {
         let rights = self.rights.as_deref().ok_or_else(nothing)?;
         let outcome = effects.iter().try_for_each(|effect| effect.allowed_by(rights));
         if let Err(fault) = &outcome {
-            self.refuses(fault.clone());
+            self.seen().refused.get_or_insert(fault.clone());
         }
         outcome
     }
 
-    /// Keeps the first refusal.
-    pub(super) fn refuses(&self, fault: Fault) {
-        self.seen().refused.get_or_insert(fault);
-    }
-
     /// The worker was told of a table that lies there.
     pub(super) fn loaded(&self, table: &Table, location: Option<&str>) {
-        let may_write = self.rights.as_ref().is_some_and(|rights| rights.check(Act::Change(table)).is_ok());
+        let may_write = self.rights.as_ref().map(|rights| rights.check(Act::Change(table)));
         let mut seen = self.seen();
         if seen.read.len() < TABLES_MAX {
             seen.read.insert(table.clone());
         }
+        if let Some(Err(fault)) = &may_write {
+            seen.closed = Some(fault.clone());
+        }
         drop(seen);
-        if let (true, Some(location)) = (may_write, location) {
+        if let (Some(Ok(())), Some(location)) = (may_write, location) {
             self.drafted(table, location);
         }
     }
@@ -188,11 +193,17 @@ impl Errand {
         }
     }
 
-    /// Whether a file may be written at this address.
+    /// Whether a file may be written at this address. A refusal is kept for whoever sent the statement.
     pub(super) fn may_put(&self, address: &str) -> bool {
-        let seen = self.seen();
-        // The longest address that is not behind this one in the alphabet is not always the one that it begins with.
-        seen.writable.keys().any(|below| address.len() > below.len() && address.starts_with(below.as_str()))
+        let mut seen = self.seen();
+        let below = |below: &String| address.len() > below.len() && address.starts_with(below.as_str());
+        let may = seen.writable.keys().any(below);
+        if !may {
+            let sentence = "Files are written only as part of a table that the statement may change.";
+            let fault = seen.closed.clone().unwrap_or_else(|| Fault::new(Code::WriteTargetClosed, sentence));
+            seen.refused.get_or_insert(fault);
+        }
+        may
     }
 
     /// These changes are about to be sent to the catalog. The number is for [`Errand::ended`].

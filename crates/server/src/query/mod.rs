@@ -79,6 +79,13 @@ pub struct Stream {
     pub(crate) deadline: Instant,
 }
 
+impl Stream {
+    /// Whether its end will say what was changed.
+    pub(crate) fn may_write(&self) -> bool {
+        self.errand.may_write()
+    }
+}
+
 /// Why there is no answer.
 pub(crate) enum Failed {
     /// This is why.

@@ -163,10 +163,10 @@ pub(crate) async fn told(outcome: Result<Answer, Fault>, errand: &Errand) -> Res
 
 fn reported(mut answer: Answer, errand: &Errand) -> Answer {
     let Some(mut report) = errand.report(true) else { return answer };
+    // What is streamed has not ended yet: its report comes behind it.
+    let Rows::Whole(bytes) = &answer.rows else { return answer };
     report.rows_affected = answer.affected;
-    if let (Rows::Whole(bytes), Format::Json, Ok(json)) =
-        (&answer.rows, answer.format, serde_json::to_vec(&report))
-    {
+    if let (Format::Json, Ok(json)) = (answer.format, serde_json::to_vec(&report)) {
         answer.rows = Rows::Whole(with_report(bytes, &json));
     }
     answer.write = Some(report);

@@ -43,7 +43,7 @@ const WRITE: &str =
     r#"{"sql": "CREATE OR REPLACE TEMP TABLE t(i INTEGER)", "allow_writes": true, "workspace_id": "acme"}"#;
 
 #[rustfmt::skip]
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 15] = [
     Row { route: ("get", "/health"), asked: Asked::Anybody, path: "/health", body: None, writes: false, own: 200, service: 200 },
     Row { route: ("get", "/ready"), asked: Asked::Anybody, path: "/ready", body: None, writes: false, own: 200, service: 200 },
     Row { route: ("post", "/query"), asked: Asked::Named, path: "/query", body: Some(WRITE), writes: true, own: 200, service: 200 },

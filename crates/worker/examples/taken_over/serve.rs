@@ -37,12 +37,13 @@ pub(crate) fn forever(session: Session, listener: UnixListener) -> io::Result<()
 
 fn answer(session: &Session, mut stream: &UnixStream) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
-    let mut length = 0;
+    let (mut length, mut asks_intent) = (0, false);
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 || line == "\r\n" {
             break;
         }
+        asks_intent |= line.starts_with("POST /intent ");
         let line = line.to_ascii_lowercase();
         if let Some(value) = line.strip_prefix("content-length:") {
             length = value.trim().parse().unwrap_or(0);
@@ -50,6 +51,12 @@ fn answer(session: &Session, mut stream: &UnixStream) -> io::Result<()> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
+    if asks_intent {
+        // It says that it changes nothing, which nobody believes.
+        let body = json!({"targets": [], "appends": true}).to_string();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+        return write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    }
     let order = serde_json::from_slice::<Statement>(&body).ok();
     let order = order.and_then(|statement| serde_json::from_str::<Order>(&statement.sql).ok());
     let rows = match order {

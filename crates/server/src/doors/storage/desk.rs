@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duck_contract::Code;
 use object_store::path::Path;
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -13,9 +12,8 @@ use super::answers;
 use super::backend::{Bucket, Store};
 use super::guard;
 use super::guests::{Guest, Guests};
-use super::health;
+use super::health::Fault;
 use super::ledger::Ledger;
-use crate::fault::Fault;
 
 /// The store, the ledger, the workers, and the room for bodies.
 pub(super) struct Desk {
@@ -40,7 +38,7 @@ impl Desk {
         Self { store, ledger, guests, room }
     }
 
-    pub(super) fn answer(&self, fault: &health::Fault) -> S3Error {
+    pub(super) fn answer(&self, fault: &Fault) -> S3Error {
         answers::answer(fault, self.store.settings())
     }
 
@@ -79,17 +77,12 @@ pub(super) fn path(guest: &Guest, key: &str) -> S3Result<Path> {
 pub(super) fn new_path(guest: &Guest, key: &str) -> S3Result<Path> {
     let path = path(guest, key)?;
     let address = format!("s3://{}/{key}", guest.visitor.place.bucket);
-    let errand = guest.visitor.errand();
-    if errand.as_ref().is_some_and(|errand| errand.may_put(&address)) {
+    if guest.visitor.errand().is_some_and(|errand| errand.may_put(&address)) {
         return Ok(path);
     }
     tracing::info!(
         warehouse = guest.visitor.warehouse,
         "a file below no table that may be written was refused"
     );
-    let sentence = "Files are written only as part of a table that the statement may change.";
-    if let Some(errand) = errand {
-        errand.refuses(Fault::new(Code::WriteTargetClosed, sentence));
-    }
     Err(s3_error!(AccessDenied, "Outside of what this statement may write"))
 }
