@@ -17,6 +17,7 @@ from pathlib import Path
 
 import controls
 import entries
+import layers
 import report
 from attack import Attacker
 from embedded import S3, Local
@@ -38,6 +39,7 @@ def arguments():
     parser.add_argument("--deadline-ms", type=int, default=5_000)
     parser.add_argument("--exceptions", type=Path, help="entries with another outcome than was written for them, and why (TOML)")
     parser.add_argument("--without-landlock", action="store_true", help="take that layer away: the others must hold")
+    parser.add_argument("--off", type=layers.named, default=(), help="layers to take off: policy, lockdown, sandbox")
     parser.add_argument("--logs", type=Path, help="a folder for the logs of the servers")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the entries")
     parser.add_argument("--self-test", action="store_true", help="only show that the judge finds what it has to")
@@ -82,7 +84,7 @@ def works(number, asked, order, turn, told):
     parent, cell = os.getppid(), None
     accepted = exceptions(asked.exceptions)
     try:
-        cell = WORLDS[asked.world](number, asked.server, ROOT / ".venv/bin/weed", not asked.without_landlock)
+        cell = WORLDS[asked.world](number, asked.server, ROOT / ".venv/bin/weed", not asked.without_landlock, asked.off)
         attacker = Attacker(cell, codes(), asked.deadline_ms)
         told.put(("controls", controls.live(attacker)))
         while os.getppid() == parent:
@@ -138,6 +140,7 @@ def run(asked):
         "corpus": asked.corpus.name,
         "world": asked.world,
         "landlock": not asked.without_landlock,
+        "off": asked.off,
         "jobs": asked.jobs,
         "deadline_ms": asked.deadline_ms,
         "seconds": round(time.monotonic() - began),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import client
 import judge
+import layers
 from hostile import ROWS
 
 # These statements fail before anything is read, or read nothing: a writer is no other engine for them.
@@ -36,6 +37,10 @@ class Run:
     world: int
     violations: list
     notes: list
+    # What is broken that does not have to hold with these layers off.
+    lapsed: list = field(default_factory=list)
+    # Which doors refused something meanwhile.
+    doors: list = field(default_factory=list)
     setup: list = field(default_factory=list)
     neighbour_ms: int = 0
     after_ms: int | None = None
@@ -135,6 +140,7 @@ class Attacker:
             without_setup=without,
         )
         known = self.knows()
+        violations, lapsed = layers.parted(judge.broken(shown, known), cell.off)
         run = Run(
             writes=writes,
             must=must,
@@ -144,8 +150,10 @@ class Attacker:
             detail=said(answer),
             request_id=answer.headers.get("x-request-id"),
             world=cell.number,
-            violations=judge.broken(shown, known),
+            violations=violations,
             notes=judge.notes(shown, known),
+            lapsed=lapsed,
+            doors=layers.doors(shown.log),
             setup=[judge.outcome(each, self.codes) for each in prepared],
             neighbour_ms=neighbour.ms,
             after_ms=after_ms,
@@ -205,6 +213,7 @@ class Attacker:
         cell = self.cell
         return judge.Knowledge(
             marker=cell.marker,
+            planted=cell.planted,
             secrets=cell.secrets(),
             others=[cell.b.name, *cell.others],
             places={

@@ -25,13 +25,18 @@ use text::{Token, unquoted};
 
 /// What a worker knows of what it may run.
 pub(crate) struct Policy {
-    pub(crate) names: Names,
+    names: Names,
     /// The warehouse's place in the store, with a slash at its end.
-    pub(crate) place: String,
-    pub(crate) role: Role,
+    place: String,
+    role: Role,
 }
 
 impl Policy {
+    /// `place` is the warehouse's in the store, with a slash at its end.
+    pub(crate) fn new(names: Names, place: String, role: Role) -> Self {
+        Policy { names, place, role }
+    }
+
     /// Reads the text, or refuses what is too much to read, what is never run by its first word, and what calls a function that
     /// is not for tenants. Before DuckDB reads it: its parser executes some of IMPORT and EXPORT.
     pub(crate) fn read(&self, sql: &str, limits: TextLimits) -> Result<Reading, Failure> {
