@@ -9,6 +9,11 @@ use crate::fault;
 use crate::session::{place, quoted};
 use crate::sys::duckdb::Connection;
 
+/// For which places DuckDB has the storage door's address and a key; elsewhere it has neither.
+pub(crate) fn scope(spec: &Spec) -> String {
+    place(spec)
+}
+
 /// In this order; after the last nothing can be set.
 pub(crate) fn settings(spec: &Spec) -> Vec<String> {
     vec![
@@ -35,7 +40,11 @@ pub(crate) fn test(connection: &Connection, cell: &Cell, spec: &Spec) -> Result<
             other => return Err(fault::self_test(&format!("{what} through DuckDB: {other:?}"))),
         }
     }
-    Ok(())
+    // Another setting than those above, which refuse to be loosened by themselves.
+    match connection.run("SET GLOBAL http_retries = 9") {
+        Err(_) => Ok(()),
+        Ok(()) => Err(fault::self_test("a setting could be changed")),
+    }
 }
 
 /// A place that begins like the warehouse's, and is not in it.

@@ -118,7 +118,7 @@ fn storage_secret(cell: &Cell, spec: &Spec) -> String {
         quoted(&spec.access_key_id),
         quoted(&spec.secret_access_key),
         cell.storage_port,
-        quoted(&place(spec)),
+        quoted(&lockdown::scope(spec)),
     )
 }
 

@@ -140,7 +140,7 @@ class Attacker:
             without_setup=without,
         )
         known = self.knows()
-        violations, lapsed = layers.parted(judge.broken(shown, known), cell.off)
+        violations, lapsed = layers.parted(judge.broken(shown, known), cell.off, writes)
         run = Run(
             writes=writes,
             must=must,
@@ -158,7 +158,7 @@ class Attacker:
             neighbour_ms=neighbour.ms,
             after_ms=after_ms,
         )
-        self.repairs(alive and after_ms is not None, before)
+        self.repairs(alive and after_ms is not None, before, writes)
         if "timeout" in (run.outcome, *run.setup):
             time.sleep(CALM_S)
         return run
@@ -226,11 +226,14 @@ class Attacker:
             deadline_ms=self.deadline_ms,
         )
 
-    def repairs(self, well, before):
+    def repairs(self, well, before, writes):
         """The next entry finds the world as the first did."""
         if not well:
             self.cell.revives()
             self.warmed()
+        elif self.cell.off:
+            self.cell.forgets()
+            self.recovers(writes)
         if self.state["own"] != before["own"]:
             self.cell.settles()
             time.sleep(CACHE_S)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import client
 import hostile
+import processes
 from layers import program
 from processes import Home, Process
 from taps import Listener, StoreTap
@@ -217,6 +218,12 @@ class Cell:
         found = line.findall(self.front.logged())
         folders = [path for number in found[-1:] for path in self.runtime.glob(f"*/w{number}")]
         return str(folders[0]) if folders else str(self.runtime / "w0")
+
+    def forgets(self):
+        """Ends A's engines: without all layers one statement's settings are there for the next."""
+        line = re.compile(rf"worker ready worker=\d+ pid=(\d+) warehouse={re.escape(self.a.name)} ")
+        for pid in line.findall(self.front.logged()):
+            processes.kill(int(pid), "layers_off")
 
     def asks(self, who, sql, writes=False, timeout_ms=10_000, wait_s=15, shape="json"):
         body = {"sql": sql, "format": shape, "max_rows": 1000, "allow_writes": writes, "timeout_ms": timeout_ms}

@@ -8,12 +8,17 @@ import os
 
 LAYERS = ("policy", "lockdown", "sandbox")
 
-# Promises that rest on a layer: what is broken of them without it is reported and fails nothing.
-LAPSES = {
-    "policy": set(),
-    "lockdown": set(),
-    "sandbox": set(),
-}
+# What need not hold without all of these layers: it is reported, and fails nothing. Everything else holds without any layer, above
+# all `marker`, `foreign`, `secret`, and that a reader changes nothing.
+LAPSES = [
+    # What was written for an entry is mostly that it is refused; a writer may change what is its own.
+    ({"policy"}, {"must", "effect"}),
+    ({"lockdown"}, {"must"}),
+    # A's own table that was poisoned names B's files, and DuckDB's errors name them, too.
+    ({"lockdown"}, {"name"}),
+    # This machine: who has its files and its network is kept from neither.
+    ({"policy", "lockdown", "sandbox"}, {"outside", "file", "listener", "bypass"}),
+]
 
 # What the log says where a door refuses. B's questions are never refused, so it is A's engine that asked.
 REFUSED = {
@@ -47,11 +52,15 @@ def program(home, server, off):
     return script
 
 
-def parted(broken, off):
+def parted(broken, off, writes):
     """What has to hold all the same, and what does not."""
-    lapsing = set().union(*(LAPSES[each] for each in off))
-    kind = [each.partition(":")[0] for each in broken]
-    return [b for b, k in zip(broken, kind) if k not in lapsing], [b for b, k in zip(broken, kind) if k in lapsing]
+    lapsing = set().union(*(promises for layers, promises in LAPSES if layers <= set(off)))
+    if not writes:
+        lapsing -= {"effect"}
+    found = {True: [], False: []}
+    for each in broken:
+        found[each.partition(":")[0] in lapsing].append(each)
+    return found[False], found[True]
 
 
 def doors(log):

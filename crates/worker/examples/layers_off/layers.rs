@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 /// What no other program of the tree has in it (`no_worker_knows_a_switch_for_its_layers`).
-pub(crate) const USAGE: &str = "usage: layers_off [policy,lockdown,sandbox] WORKER'S ARGUMENTS";
+pub(crate) const USAGE: &str =
+    "usage: layers_off [policy,lockdown,sandbox,settings,confinement] WORKER'S ARGUMENTS";
 
 static OFF: OnceLock<Vec<Layer>> = OnceLock::new();
 
@@ -15,6 +16,10 @@ pub(crate) enum Layer {
     Lockdown,
     /// User, limits, Landlock and seccomp.
     Sandbox,
+    /// Those settings, but not the test that they hold.
+    Settings,
+    /// That sandbox, but not the word that it holds.
+    Confinement,
 }
 
 /// Takes these off, or says how they are called.
@@ -23,6 +28,8 @@ pub(crate) fn take_off(names: &str) -> Result<(), &'static str> {
         "policy" => Ok(Layer::Policy),
         "lockdown" => Ok(Layer::Lockdown),
         "sandbox" => Ok(Layer::Sandbox),
+        "settings" => Ok(Layer::Settings),
+        "confinement" => Ok(Layer::Confinement),
         _ => Err(USAGE),
     };
     OFF.set(names.split(',').map(layer).collect::<Result<_, _>>()?).map_err(|_| USAGE)

@@ -1,5 +1,5 @@
 //! The worker without some of its layers, to show that the doors hold without them: `layers_off LAYERS …`, and then what a worker is
-//! told. LAYERS is a list of `policy`, `lockdown` and `sandbox`, with commas.
+//! told. LAYERS is a list with commas: `policy`, `lockdown`, `sandbox`; or `settings`, `confinement` for what should be noticed.
 //!
 //! A server is given it as `worker.program` by a script that puts LAYERS before the rest (see `crates/server/tests/corpus`). All
 //! modules are the worker's own but three, each of which asks the real one or nobody. So no switch is in `duck-worker`.
