@@ -111,6 +111,31 @@ async fn an_engine_spills_to_disk_and_reads_no_local_file() {
     }
 }
 
+/// Where the store is a folder, it is a file of this machine like others: each of three layers alone keeps it, and the doors cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_is_the_store_is_kept_by_each_layer_alone() {
+    for (off, open) in [
+        ("lockdown,sandbox", false),
+        ("policy,sandbox", false),
+        ("policy,lockdown", false),
+        ("policy,lockdown,sandbox", true),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let world = without(off, home.path(), &[]).await;
+        let is_theirs = |key: &&String| key.starts_with(&world.globex.warehouse) && key.ends_with(".parquet");
+        let theirs = world.stored().iter().find(is_theirs).unwrap().clone();
+        let sql = format!(
+            "SELECT count(*) > 0 FROM read_parquet('{}')",
+            world.dir.join("store/lakehouse").join(theirs).display()
+        );
+        if open {
+            assert_eq!(world.acme.rows(&sql).await, json!([[true]]), "the check can fail");
+        } else {
+            refused(&world.acme, &sql, Code::OutsideWarehouse).await;
+        }
+    }
+}
+
 /// One organisation's secret is no other's, though the text be looked at by nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_one_engine_makes_is_in_no_other() {
