@@ -233,6 +233,8 @@ class Attacker:
             self.warmed()
         elif self.cell.off:
             self.cell.forgets()
+            # Whoever comes before the server has noticed loses a statement with its engine.
+            self.recovers(not writes)
             self.recovers(writes)
         if self.state["own"] != before["own"]:
             self.cell.settles()

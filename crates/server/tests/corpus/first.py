@@ -29,12 +29,12 @@ def told(run):
         return "spent"
     if run["outcome"] == "answered":
         return "answered"
-    return run["outcome"], VOLATILE.sub("#", run["detail"])
+    return run["outcome"], VOLATILE.sub("#", run["detail"]), tuple(run["doors"])
 
 
-def caught(runs):
-    """Which layer caught it first; `runs` with more and more layers off."""
-    for layer, whole, without in zip(LAYERS, runs, runs[1:]):
+def caught(layers, runs):
+    """Which of these layers caught it first; `runs` with more and more of them off."""
+    for layer, whole, without in zip(layers, runs, runs[1:]):
         if told(whole) not in (told(without), "answered"):
             return layer
     return last(runs[-1])
@@ -59,15 +59,15 @@ def reports(folder, world):
 
 def tables(folder, world):
     with_less = reports(folder, world)
-    first, rest = {}, {}
-    for name, entry in with_less[0].items():
-        of = [{run["writes"]: run for run in each[name]["runs"]} for each in with_less]
-        for writes in of[0]:
-            runs = [each.get(writes) or each[False] for each in of]
-            first.setdefault(entry["class"], Counter())[caught(runs)] += 1
-            rest.setdefault(entry["class"], Counter())[last(runs[-1])] += 1
-    yield "First", COLUMNS, first
-    yield "With every layer off", COLUMNS[len(LAYERS) :], rest
+    titles = ("all layers", "without policy", "without policy and lockdown", "without any")
+    for gone, title in enumerate(titles):
+        counts = {}
+        for name, entry in with_less[0].items():
+            of = [{run["writes"]: run for run in each[name]["runs"]} for each in with_less[gone:]]
+            for writes in of[0]:
+                catcher = caught(LAYERS[gone:], [each.get(writes) or each[False] for each in of])
+                counts.setdefault(entry["class"], Counter())[catcher] += 1
+        yield title, COLUMNS[gone:], counts
 
 
 def written(title, columns, counts):
