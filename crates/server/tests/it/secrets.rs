@@ -106,27 +106,27 @@ async fn no_statement_makes_sees_or_names_a_secret() {
 #[tokio::test]
 async fn a_secret_in_a_statement_is_not_in_the_log() {
     let world = World::start(&[]).await;
-    let word = "planted-bearer-token";
+    let planted = "planted-bearer-token";
     for sql in [
-        format!("CREATE SECRET s (TYPE s3, KEY_ID 'k', SECRET '{word}')"),
-        format!("SELECT 1; CREATE SECRET s (TYPE s3, KEY_ID 'k', SECRET '{word}')"),
-        format!("/* x */ SELECT 1;\n-- y\nCREATE SECRET s (TYPE s3, SECRET '{word}')"),
-        format!("CREATE SECRET s (TYPE s3, SECRET '{word}'"),
-        format!("SELECT 1; CREATE SECRET s (TYPE s3, SECRET '{word}'"),
-        format!("SELECT 1; CREATE SECRET s (TYPE s3, SECRET = '{word}')"),
-        format!("SELECT FROM WHERE; CREATE SECRET s (TYPE s3, SECRET '{word}')"),
-        format!("ATTACH 'x' AS y (TYPE iceberg, TOKEN '{word}')"),
-        format!("SELECT nosuch FROM ds_toydemo001 -- {word}"),
-        format!("SET s3_secret_access_key = '{word}'"),
-        format!("FROM read_csv('s3://lakehouse/x.csv?s3_secret_access_key={word}')"),
-        format!("FROM 's3://u:{word}@lakehouse/x.csv'"),
-        format!("FROM nosuch({word} := 1)").replace('-', "_"),
+        format!("CREATE SECRET s (TYPE s3, KEY_ID 'k', SECRET '{planted}')"),
+        format!("SELECT 1; CREATE SECRET s (TYPE s3, KEY_ID 'k', SECRET '{planted}')"),
+        format!("/* x */ SELECT 1;\n-- y\nCREATE SECRET s (TYPE s3, SECRET '{planted}')"),
+        format!("CREATE SECRET s (TYPE s3, SECRET '{planted}'"),
+        format!("SELECT 1; CREATE SECRET s (TYPE s3, SECRET '{planted}'"),
+        format!("SELECT 1; CREATE SECRET s (TYPE s3, SECRET = '{planted}')"),
+        format!("SELECT FROM WHERE; CREATE SECRET s (TYPE s3, SECRET '{planted}')"),
+        format!("ATTACH 'x' AS y (TYPE iceberg, TOKEN '{planted}')"),
+        format!("SELECT nosuch FROM ds_toydemo001 -- {planted}"),
+        format!("SET s3_secret_access_key = '{planted}'"),
+        format!("FROM read_csv('s3://lakehouse/x.csv?s3_secret_access_key={planted}')"),
+        format!("FROM 's3://u:{planted}@lakehouse/x.csv'"),
+        format!("FROM nosuch({planted} := 1)").replace('-', "_"),
     ] {
         for writes in [false, true] {
             world.acme.problem(&json!({"sql": sql, "allow_writes": writes})).await;
         }
     }
-    let params = json!({"sql": "SELECT nosuch($1)", "params": [word]});
+    let params = json!({"sql": "SELECT nosuch($1)", "params": [planted]});
     world.acme.problem(&params).await;
     world.log_holds_no_secret();
 }
@@ -151,7 +151,7 @@ async fn what_catalog_and_store_say_of_our_login_is_told_to_nobody() {
     let rig = Rig::start(world, home, &environment);
     let (sql, rows) = ("SELECT count(*) FROM datasets.ds_toydemo001", json!([[5_000]]));
     rig.recovers(sql, &rows, "at first").await;
-    let mut answers = String::new();
+    let mut answers = Vec::new();
     for sick in [&catalog, &store] {
         for status in [400, 403, 404, 409, 500, 503] {
             rig.forget_workers().await;
@@ -162,15 +162,16 @@ async fn what_catalog_and_store_say_of_our_login_is_told_to_nobody() {
             ] {
                 let answer = rig.acme.post(&body).await;
                 assert!(!answer.status().is_success(), "{status}: it was asked nothing");
-                answers.push_str(&format!("{:?}", answer.headers()));
-                answers.push_str(&answer.text().await.unwrap());
+                let head = format!("{:?}", answer.headers());
+                answers.extend([head, answer.text().await.unwrap()]);
             }
             let health = format!("{}/health?deep=1", rig.acme.url);
-            answers.push_str(&rig.acme.http.get(health).send().await.unwrap().text().await.unwrap());
+            answers.push(rig.acme.http.get(health).send().await.unwrap().text().await.unwrap());
             sick.behaves(Manner::Well);
             rig.recovers(sql, &rows, &format!("after {status}")).await;
         }
     }
+    let answers = answers.concat();
     let log = std::fs::read_to_string(&rig.server.log).unwrap();
     let logins = [catalog.logins(), store.logins()].concat();
     let words: Vec<&str> = logins
