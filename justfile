@@ -23,6 +23,10 @@ ci:
 corpus *arguments:
     ./scripts/corpus {{ arguments }}
 
+# The same with more and more layers off, and what each catches first (docs/layers.md): some 15 minutes
+layers corpus world="s3":
+    ./scripts/layers {{ corpus }} {{ world }}
+
 # The checks of both doors against random input, many cases of it: PROPTEST_CASES, 200 000 unless told otherwise
 fuzz cases="200000":
     PROPTEST_CASES={{ cases }} PROPTEST_MAX_SHRINK_ITERS=10000 cargo test --package duck-server --locked --lib fuzz_

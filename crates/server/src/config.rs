@@ -161,6 +161,7 @@ impl Config {
         faults.extend(of(limits.as_ref().map(limits::Settings::faults)));
         faults.extend(of(pool.as_ref().zip(worker.as_ref()).map(|(pool, worker)| pool.faults(worker))));
         faults.extend(of(worker.as_ref().map(pool::WorkerSettings::faults)));
+        faults.extend(of(query.as_ref().map(journey::Settings::faults)));
         faults.extend(of(statements.as_ref().map(statements::Settings::faults)));
         let (Some(auth), Some(warehouse), Some(writes)) = (auth, warehouse, writes) else {
             return Err(Faults(faults));
@@ -327,6 +328,31 @@ mod tests {
         let broken = GOOD.replace("jwt_secret", "jwt_secrets").replace("carbon", "");
         let Faults(faults) = Config::assemble(broken.parse().unwrap(), |_| None).unwrap_err();
         assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+
+    #[test]
+    fn a_query_s_limits_have_two_ends() {
+        let with = |settings: &str| {
+            Config::assemble(format!("{GOOD}\n[query]\n{settings}\n").parse().unwrap(), |_| None)
+        };
+        for (name, least, most) in [
+            ("text.sql_bytes_max", 1_u64, 16 << 20),
+            ("text.nesting_max", 1, 1_000),
+            ("text.operators_max", 1, 1_000),
+            ("text.arrows_max", 1, 20),
+            ("text.branches_max", 1, 50_000),
+            ("rows_max", 1, i64::MAX.cast_unsigned()),
+            ("timeout_ms_max", 1, i64::MAX.cast_unsigned()),
+        ] {
+            for good in [least, most] {
+                assert!(with(&format!("{name} = {good}")).is_ok(), "{name} = {good}");
+            }
+            let too_much = (most < 1 << 60).then_some(most + 1);
+            for wrong in [Some(least - 1), too_much].into_iter().flatten() {
+                let Faults(faults) = with(&format!("{name} = {wrong}")).unwrap_err();
+                assert!(faults.len() == 1 && faults[0].contains(name), "{name} = {wrong}: {faults:?}");
+            }
+        }
     }
 
     #[test]

@@ -36,6 +36,29 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Everything that is wrong with the settings. The text's upper ends are where reading it begins to cost seconds, or the stack.
+    pub fn faults(&self) -> Vec<String> {
+        let text = &self.text;
+        let limits = [
+            ("text.sql_bytes_max", text.sql_bytes_max, 16 << 20),
+            ("text.nesting_max", text.nesting_max, 1_000),
+            ("text.operators_max", text.operators_max, 1_000),
+            ("text.arrows_max", text.arrows_max, 20),
+            ("text.branches_max", text.branches_max, 50_000),
+        ];
+        let wrong = limits.into_iter().filter(|(_, value, most)| *value == 0 || value > most);
+        let mut faults: Vec<String> =
+            wrong.map(|(name, _, most)| format!("query.{name}: from 1 to {most}")).collect();
+        for (name, value) in [("rows_max", self.rows_max), ("timeout_ms_max", self.timeout_ms_max)] {
+            if value == 0 {
+                faults.push(format!("query.{name}: at least 1"));
+            }
+        }
+        faults
+    }
+}
+
 /// The stages in their order.
 pub struct Journey {
     /// Who is asking.

@@ -13,6 +13,8 @@ use crate::pool::Places;
 
 /// What stands for the warehouse's name in a template.
 const HOLE: &str = "{warehouse}";
+/// What stands for the workspace's id in the name of a bucket: a warehouse's name has a `_`, and a bucket's must not.
+const WORKSPACE: &str = "{workspace}";
 
 /// Where warehouses are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -22,8 +24,8 @@ pub struct Settings {
     pub prefix: String,
     /// The schema whose tables need no schema name.
     pub default_schema: String,
-    /// `s3://bucket/{warehouse}/`, or `s3://{warehouse}/` for a bucket each, or `catalog`: the catalog's management interface is
-    /// asked (Lakekeeper's `GET /management/v1/warehouse/{id}`).
+    /// `s3://bucket/{warehouse}/`; for a bucket each `s3://…{workspace}…/`, or `s3://{warehouse}/` where the store takes such
+    /// names; or `catalog`: the catalog's management interface is asked (Lakekeeper's `GET /management/v1/warehouse/{id}`).
     pub place: String,
 }
 
@@ -40,13 +42,35 @@ impl Settings {
         if self.prefix.is_empty() || !crate::auth::is_workspace_id(&self.prefix) {
             faults.push("warehouse.prefix: letters, digits, `-` and `_`, at least one".to_owned());
         }
-        if self.place != "catalog" && template(&self.place, "x").is_none() {
+        if self.place != "catalog" && self.configured(&format!("{}-w_xyz", self.prefix)).is_none() {
             faults.push(format!(
-                "warehouse.place: `catalog`, or a URL with {HOLE} as the bucket or as the last part: s3://bucket/{HOLE}/"
+                "warehouse.place: `catalog`, or a URL with {HOLE} as the bucket or as the last part, or with {WORKSPACE} in the \
+                 bucket's name: s3://bucket/{HOLE}/, s3://acme-{WORKSPACE}/"
             ));
         }
         faults
     }
+
+    /// Where a warehouse lies by these settings; `None` if they do not say, or its workspace's id can be in no bucket's name.
+    fn configured(&self, warehouse: &str) -> Option<Place> {
+        if !self.place.contains(WORKSPACE) {
+            return template(&self.place, warehouse);
+        }
+        let workspace = warehouse.strip_prefix(&self.prefix)?.strip_prefix("-w_")?;
+        let (before, after) =
+            self.place.strip_prefix("s3://")?.trim_end_matches('/').split_once(WORKSPACE)?;
+        let bucket = format!("{before}{workspace}{after}");
+        is_bucket_name(&bucket).then(|| Place { bucket, prefix: String::new() })
+    }
+}
+
+/// Letters, digits and hyphens as S3 takes them. Dots, which it takes too, would break TLS.
+fn is_bucket_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let ends = [name.bytes().next(), name.bytes().next_back()];
+    (3..=63).contains(&name.len())
+        && name.bytes().all(|byte| plain(byte) || byte == b'-')
+        && ends.into_iter().flatten().all(plain)
 }
 
 /// The template with a name in it.
@@ -85,7 +109,7 @@ impl Configured {
 #[async_trait]
 impl Places for Configured {
     fn expected(&self, warehouse: &str) -> Option<Place> {
-        template(&self.settings.place, warehouse)
+        self.settings.configured(warehouse)
     }
 
     async fn place_of(&self, warehouse: &str) -> Result<Place, Fault> {
@@ -93,7 +117,9 @@ impl Places for Configured {
         if self.settings.place == "catalog" {
             return told.map_err(Fault::from);
         }
-        let configured = template(&self.settings.place, warehouse)
+        let configured = self
+            .settings
+            .configured(warehouse)
             .ok_or_else(|| Fault::new(Code::UnknownWarehouse, "There is no warehouse of that name."))?;
         match told.map_err(Fault::from) {
             Ok(told) if told != configured => {
@@ -133,5 +159,29 @@ mod tests {
         ] {
             assert_eq!(place(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_workspace_s_bucket_is_its_own_and_has_a_name_that_stores_take() {
+        let settings =
+            |place: &str| Settings { prefix: "c".into(), place: place.into(), ..Settings::default() };
+        let buckets = settings("s3://lake-{workspace}-eu/");
+        assert_eq!(buckets.faults(), Vec::<String>::new());
+        let place = |warehouse: &str| buckets.configured(warehouse).map(|place| place.url());
+        assert_eq!(place("c-w_a1-b").as_deref(), Some("s3://lake-a1-b-eu/"));
+        // No two ids may meet in one bucket, so those that would have to be changed have none.
+        for other in ["c-w_a1_b", "c-w_A1", "d-w_a1", "c-a1", "c-w_a/b", &format!("c-w_{}", "a".repeat(60))] {
+            assert_eq!(place(other), None, "{other}");
+        }
+        for wrong in [
+            "{workspace}",
+            "s3://{workspace}/x/",
+            "s3://b/{workspace}/",
+            "s3://{workspace}-{workspace}/",
+            "s3://B{workspace}/",
+        ] {
+            assert_eq!(settings(wrong).faults().len(), 1, "{wrong}");
+        }
+        assert_eq!(settings("s3://{workspace}").configured("c-w_-ab"), None);
     }
 }

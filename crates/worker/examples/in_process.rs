@@ -12,6 +12,8 @@ mod encode;
 mod execute;
 #[path = "../src/fault.rs"]
 mod fault;
+#[path = "../src/lockdown.rs"]
+mod lockdown;
 #[path = "../src/policy/mod.rs"]
 mod policy;
 #[path = "../src/running.rs"]

@@ -43,6 +43,7 @@ impl Scrub {
                 text = text.replace(secret.as_str(), word);
             }
         }
+        text = without_logins(&text);
         if text.len() > MESSAGE_BYTES_MAX {
             let end = (0..=MESSAGE_BYTES_MAX).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
             text.truncate(end);
@@ -50,6 +51,18 @@ impl Scrub {
         }
         text
     }
+}
+
+/// The text without what stands before an `@` in its URLs: somebody's name and password.
+fn without_logins(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let host = part.find(['/', ' ', '"', '\'']).unwrap_or(part.len());
+        clean.push_str("://");
+        clean.push_str(part[..host].rfind('@').map_or(part, |at| &part[at..]));
+    }
+    clean
 }
 
 /// What `errors_as_json` gives; unknown fields are ignored.
@@ -419,5 +432,12 @@ mod tests {
         let failure = of_statement(&Error(text.to_owned()), &scrub());
         assert_eq!(failure.message, "<warehouse>/t/x.parquet <secret>");
         assert!(!failure.detail.contains("sesame"));
+        for (text, clean) in [
+            (r#"no access to "s3://u:hush@lake/x@y.csv" now"#, r#"no access to "s3://@lake/x@y.csv" now"#),
+            ("http://h/a http://me@h", "http://h/a http://@h"),
+            ("a@b: no URL", "a@b: no URL"),
+        ] {
+            assert_eq!(scrub().clean(text), clean);
+        }
     }
 }

@@ -8,6 +8,7 @@ mod calls;
 mod encode;
 mod execute;
 mod fault;
+mod lockdown;
 mod policy;
 mod running;
 mod sandbox;

@@ -14,6 +14,7 @@ use duck_contract::worker::{Cell, Failure, SandboxLevel, Spec};
 
 use crate::calls;
 use crate::fault;
+use crate::lockdown;
 use crate::policy::{CATALOG, Policy};
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
 use crate::template::Template;
@@ -84,16 +85,15 @@ impl Embryo {
         // something for the next: table, view, type, macro, sequence.
         run("USE lake")?;
         run("DETACH memory")?;
-        for setting in lockdown(spec) {
+        for setting in lockdown::settings(spec) {
             run(&setting)?;
         }
-        test_session(&connection, &cell, spec)?;
+        lockdown::test(&connection, &cell, spec)?;
         if level.seccomp {
             test_closed_files(&connection, &cell)?;
         }
         drop(connection);
-        let default_schema = spec.default_schema.clone();
-        let policy = Policy { names, place: place(spec), role: spec.role, default_schema };
+        let policy = Policy::new(names, place(spec), spec.role, spec.default_schema.clone());
         Ok(Session { database, threads: threads.min(cell.threads).max(1), policy, scrub })
     }
 }
@@ -115,7 +115,7 @@ fn storage_secret(cell: &Cell, spec: &Spec) -> String {
         quoted(&spec.access_key_id),
         quoted(&spec.secret_access_key),
         cell.storage_port,
-        quoted(&place(spec)),
+        quoted(&lockdown::scope(spec)),
     )
 }
 
@@ -141,34 +141,6 @@ fn attach(spec: &Spec) -> String {
         quoted(&spec.warehouse),
         quoted(&spec.default_schema),
     )
-}
-
-fn lockdown(spec: &Spec) -> Vec<String> {
-    vec![
-        format!("SET GLOBAL allowed_directories = [{}]", quoted(&place(spec))),
-        "SET GLOBAL enable_external_access = false".to_owned(),
-        "SET GLOBAL allowed_configs = ['timezone', 'enable_progress_bar', 'enable_progress_bar_print']"
-            .to_owned(),
-        // Last: nothing can be set after it.
-        "SET GLOBAL lock_configuration = true".to_owned(),
-    ]
-}
-
-/// What DuckDB must not do, now that it is locked down, or this worker never serves.
-fn test_session(connection: &Connection, cell: &Cell, spec: &Spec) -> Result<(), Failure> {
-    let foreign = beside(spec);
-    let port = format!("http://127.0.0.1:{}/probe.txt", cell.forbidden_port);
-    for (what, target) in [
-        ("a local file", "/etc/passwd"),
-        ("a foreign port", port.as_str()),
-        ("a foreign prefix", foreign.as_str()),
-    ] {
-        match connection.run(&format!("SELECT content FROM read_text({})", quoted(target))) {
-            Err(e) if fault::is_permission(&e) => {}
-            other => return Err(fault::self_test(&format!("{what} through DuckDB: {other:?}"))),
-        }
-    }
-    Ok(())
 }
 
 /// Closes the own directory to what only reads, and sees that it is.
@@ -214,38 +186,12 @@ fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A place that begins like the warehouse's, and is not in it.
-fn beside(spec: &Spec) -> String {
-    format!("{}-other/probe.txt", place(spec).trim_end_matches('/'))
-}
-
-fn place(spec: &Spec) -> String {
+/// The warehouse's place in the store, with a slash at its end.
+pub(crate) fn place(spec: &Spec) -> String {
     format!("s3://{}/{}", spec.bucket, spec.prefix)
 }
 
-fn quoted(text: &str) -> String {
+/// As a literal of SQL.
+pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_place_beside_is_outside_with_a_prefix_and_with_a_bucket_of_its_own() {
-        for prefix in ["", "w_a/", "x/w_a/"] {
-            let text = |text: &str| text.to_owned();
-            let spec = Spec {
-                role: Role::Reader,
-                warehouse: text("w_a"),
-                bearer: text("b"),
-                access_key_id: text("k"),
-                secret_access_key: text("s"),
-                bucket: text("lakehouse"),
-                prefix: text(prefix),
-                default_schema: text("datasets"),
-            };
-            assert!(!beside(&spec).starts_with(&place(&spec)), "{}", beside(&spec));
-        }
-    }
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import controls
 import entries
+import layers
 import report
 from attack import Attacker
 from embedded import S3, Local
@@ -31,13 +32,14 @@ def arguments():
     parser.add_argument("--corpus", type=Path, help="entries, of the shape of cases/attacks.json")
     parser.add_argument("--report", type=Path, help="where the report goes (JSON)")
     parser.add_argument("--world", choices=WORLDS, default="local", help="a folder as the store; SeaweedFS; its catalog, too")
-    parser.add_argument("--class", dest="kinds", type=listed, default=[], help="only these classes")
+    parser.add_argument("--class", dest="kinds", type=listed, action="extend", default=[], help="only these classes")
     parser.add_argument("--id", dest="ids", type=listed, default=[], help="only these entries")
     parser.add_argument("--jobs", type=int, default=3, help="worlds side by side")
     parser.add_argument("--server", type=Path, default=ROOT / "target/debug/duck-server")
     parser.add_argument("--deadline-ms", type=int, default=5_000)
     parser.add_argument("--exceptions", type=Path, help="entries with another outcome than was written for them, and why (TOML)")
     parser.add_argument("--without-landlock", action="store_true", help="take that layer away: the others must hold")
+    parser.add_argument("--off", type=layers.named, default=(), help="layers to take off: policy, lockdown, sandbox")
     parser.add_argument("--logs", type=Path, help="a folder for the logs of the servers")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the entries")
     parser.add_argument("--self-test", action="store_true", help="only show that the judge finds what it has to")
@@ -68,21 +70,21 @@ def chosen(asked):
     return [each for each in found if not asked.kinds or each.kind in asked.kinds]
 
 
-def exceptions(file):
+def exceptions(file, world):
     """Entry → {outcome, reason}. Only what `must` says can be another thing, never what every entry has to show."""
     found = tomllib.loads(file.read_text()) if file else {}
     for name, each in found.items():
-        if set(each) != {"must", "reason"} or each["must"] not in entries.MUSTS or not each["reason"]:
-            sys.exit(f"{file}: {name}: `must` and `reason` are needed, and nothing else")
-    return found
+        if set(each) - {"world"} != {"must", "reason"} or each["must"] not in entries.MUSTS or not each["reason"]:
+            sys.exit(f"{file}: {name}: `must` and `reason` are needed, and nothing else but `world`")
+    return {name: each for name, each in found.items() if each.get("world", world) == world}
 
 
 def works(number, asked, order, turn, told):
     """One world, in a process of its own: takes entries until none is left, and tells what came of each."""
     parent, cell = os.getppid(), None
-    accepted = exceptions(asked.exceptions)
+    accepted = exceptions(asked.exceptions, asked.world)
     try:
-        cell = WORLDS[asked.world](number, asked.server, ROOT / ".venv/bin/weed", not asked.without_landlock)
+        cell = WORLDS[asked.world](number, asked.server, ROOT / ".venv/bin/weed", not asked.without_landlock, asked.off)
         attacker = Attacker(cell, codes(), asked.deadline_ms)
         told.put(("controls", controls.live(attacker)))
         while os.getppid() == parent:
@@ -138,6 +140,7 @@ def run(asked):
         "corpus": asked.corpus.name,
         "world": asked.world,
         "landlock": not asked.without_landlock,
+        "off": asked.off,
         "jobs": asked.jobs,
         "deadline_ms": asked.deadline_ms,
         "seconds": round(time.monotonic() - began),

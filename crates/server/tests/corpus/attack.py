@@ -9,6 +9,7 @@ from pathlib import Path
 
 import client
 import judge
+import layers
 from hostile import ROWS
 
 # These statements fail before anything is read, or read nothing: a writer is no other engine for them.
@@ -36,6 +37,10 @@ class Run:
     world: int
     violations: list
     notes: list
+    # What is broken that does not have to hold with these layers off.
+    lapsed: list = field(default_factory=list)
+    # Which doors refused something meanwhile.
+    doors: list = field(default_factory=list)
     setup: list = field(default_factory=list)
     neighbour_ms: int = 0
     after_ms: int | None = None
@@ -135,6 +140,7 @@ class Attacker:
             without_setup=without,
         )
         known = self.knows()
+        violations, lapsed = layers.parted(judge.broken(shown, known), cell.off, writes)
         run = Run(
             writes=writes,
             must=must,
@@ -144,13 +150,15 @@ class Attacker:
             detail=said(answer),
             request_id=answer.headers.get("x-request-id"),
             world=cell.number,
-            violations=judge.broken(shown, known),
+            violations=violations,
             notes=judge.notes(shown, known),
+            lapsed=lapsed,
+            doors=layers.doors(shown.log),
             setup=[judge.outcome(each, self.codes) for each in prepared],
             neighbour_ms=neighbour.ms,
             after_ms=after_ms,
         )
-        self.repairs(alive and after_ms is not None, before)
+        self.repairs(alive and after_ms is not None, before, writes)
         if "timeout" in (run.outcome, *run.setup):
             time.sleep(CALM_S)
         return run
@@ -205,6 +213,7 @@ class Attacker:
         cell = self.cell
         return judge.Knowledge(
             marker=cell.marker,
+            planted=cell.planted,
             secrets=cell.secrets(),
             others=[cell.b.name, *cell.others],
             places={
@@ -217,11 +226,16 @@ class Attacker:
             deadline_ms=self.deadline_ms,
         )
 
-    def repairs(self, well, before):
+    def repairs(self, well, before, writes):
         """The next entry finds the world as the first did."""
         if not well:
             self.cell.revives()
             self.warmed()
+        elif self.cell.off:
+            self.cell.forgets()
+            # Whoever comes before the server has noticed loses a statement with its engine.
+            self.recovers(not writes)
+            self.recovers(writes)
         if self.state["own"] != before["own"]:
             self.cell.settles()
             time.sleep(CACHE_S)

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import client
 import hostile
+import processes
+from layers import program
 from processes import Home, Process
 from taps import Listener, StoreTap
 
@@ -50,9 +52,13 @@ class Cell:
     # Files of B's that B may read by path.
     readable = "files/*.parquet"
 
-    def __init__(self, number, server, weed, landlock=True):
+    def __init__(self, number, server, weed, landlock=True, off=()):
         self.number, self.server, self.weed_program, self.landlock = number, Path(server).resolve(), weed, landlock
+        # Layers that are taken off.
+        self.off = off
         self.marker = f"mark{secrets.token_hex(8)}b"
+        # What the files of this machine hold that no engine has business in.
+        self.planted = f"file{secrets.token_hex(8)}m"
         self.home = Home()
         self.stops = []
         self.listener = Listener()
@@ -97,9 +103,9 @@ class Cell:
         self.has_files(self.b, self.marker, self.foreign)
         self.settles()
         self.outside = self.home.folder("outside", 0o777)
-        hostile.database(self.outside / "tenant_b.duckdb", self.marker)
+        hostile.database(self.outside / "tenant_b.duckdb", self.planted)
         self.home.folder("outside/exp", 0o777)
-        (self.outside / "exp/schema.sql").write_text(f"CREATE TABLE {self.marker} (i INTEGER);\n")
+        (self.outside / "exp/schema.sql").write_text(f"CREATE TABLE {self.planted} (i INTEGER);\n")
         (self.outside / "exp/load.sql").write_text("")
 
     def settles(self):
@@ -138,8 +144,12 @@ class Cell:
         self.ledger = self.home.path / "deletes.jsonl"
         settings = self.told() | {"listen": "127.0.0.1:0", "runtime_dir": str(self.runtime)}
         settings["storage"]["ledger_path"] = str(self.ledger)
-        if not self.landlock:
-            settings["worker"] = {"sandbox": "best-effort"}
+        worker = {}
+        if not self.landlock or "sandbox" in self.off:
+            worker["sandbox"] = "best-effort"
+        if self.off:
+            worker["program"] = str(program(self.home.path, self.server, self.off))
+        settings["worker"] = settings.get("worker", {}) | worker
         lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if not isinstance(value, dict)]
         for section, values in settings.items():
             if isinstance(values, dict):
@@ -208,6 +218,12 @@ class Cell:
         found = line.findall(self.front.logged())
         folders = [path for number in found[-1:] for path in self.runtime.glob(f"*/w{number}")]
         return str(folders[0]) if folders else str(self.runtime / "w0")
+
+    def forgets(self):
+        """Ends A's engines: without all layers one statement's settings are there for the next."""
+        line = re.compile(rf"worker ready worker=\d+ pid=(\d+) warehouse={re.escape(self.a.name)} ")
+        for pid in line.findall(self.front.logged()):
+            processes.kill(int(pid), "layers_off")
 
     def asks(self, who, sql, writes=False, timeout_ms=10_000, wait_s=15, shape="json"):
         body = {"sql": sql, "format": shape, "max_rows": 1000, "allow_writes": writes, "timeout_ms": timeout_ms}

@@ -16,8 +16,8 @@ from judge import Knowledge, Shown
 
 def judged(codes):
     """The judge, on made-up runs: a clean one breaks nothing, and each fault is found by its own promise."""
-    marker, secret = "mark0123456789abcdefb", "a-secret-of-the-service-0001"
-    known = Knowledge(marker, {"the key": secret}, ["w_b"], {"a folder": "/srv/home"}, codes, 5_000)
+    marker, planted, secret = "mark0123456789abcdefb", "file0123456789abcdefm", "a-secret-of-the-service-0001"
+    known = Knowledge(marker, planted, {"the key": secret}, ["w_b"], {"a folder": "/srv/home"}, codes, 5_000)
 
     def rows(value, **more):
         return Answer(200, {"content-type": "application/json"}, json.dumps({"columns": [], "rows": [[value]]}).encode(), 5, **more)
@@ -40,6 +40,7 @@ def judged(codes):
         ("marker", replace(clean, log=f"read {marker}")),
         ("marker", replace(clean, setup=[rows(marker)])),
         ("marker", replace(fine, answer=rows(marker, fault="cut"))),
+        ("file", replace(fine, answer=rows(planted))),
         ("secret", replace(fine, answer=rows(secret))),
         ("secret", replace(clean, log=f"Bearer {secret}")),
         ("name", replace(fine, answer=rows("w_b"))),

@@ -21,6 +21,8 @@ class Knowledge:
     """What is looked for, and what answers are made of."""
 
     marker: str
+    # The marker of files of this machine, which belong to nobody's warehouse.
+    planted: str
     secrets: dict
     # Names of other organisations' warehouses.
     others: list
@@ -85,6 +87,7 @@ def broken(shown, known):
     found = []
     for where, text in seen(answers, shown):
         found += [f"marker: {form} of B's marker in the {where}" for form in forms_in(known.marker, text)]
+        found += [f"file: {form} of a local file's marker in the {where}" for form in forms_in(known.planted, text)]
         found += [f"secret: {name} in the {where}" for name, secret in known.secrets.items() if secret in text and secret not in shown.sql]
     said = "".join(answer.head() + answer.text() for answer in answers)
     found += [f"name: {name} in the answer" for name in known.others if name in said and name not in shown.sql]

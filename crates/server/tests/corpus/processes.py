@@ -10,6 +10,15 @@ from pathlib import Path
 SHELL = '"$@" </dev/null & p=$!; echo $p; exec >/dev/null; cat; kill -{signal} $p 2>/dev/null; wait $p'
 
 
+def kill(pid, name):
+    """Ends this process if it is of that name."""
+    try:
+        if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, 9)
+    except OSError:
+        pass  # it has ended
+
+
 class Process:
     def __init__(self, command, log, signal="TERM", environment=None):
         self.log = Path(log)

@@ -45,8 +45,9 @@ def whole(entries, facts):
             name = f"{run['outcome']} (writer)" if run["writes"] else run["outcome"]
             counts[name] = counts.get(name, 0) + 1
     broken = Counter(v.partition(":")[0] for each in entries for run in each["runs"] for v in run["violations"])
+    lapsed = Counter(v.partition(":")[0] for each in entries for run in each["runs"] for v in run["lapsed"])
     failed = [each["id"] for each in entries if each["verdict"] == "fail"]
-    return facts | {"failed": failed, "violations": dict(broken), "matrix": matrix, "entries": entries}
+    return facts | {"failed": failed, "violations": dict(broken), "lapsed": dict(lapsed), "matrix": matrix, "entries": entries}
 
 
 def write(file, report):
@@ -68,6 +69,9 @@ def table(report):
         for run in each["runs"]:
             role = "writer" if run["writes"] else "reader"
             lines += [f"FAIL {each['id']} ({role}): {violation[:300]}" for violation in run["violations"]]
+    if report["off"]:
+        lapsed = ", ".join(f"{name} {n}" for name, n in sorted(report["lapsed"].items())) or "nothing"
+        lines.append(f"without {', '.join(report['off'])}; broken of what need not hold then: {lapsed}")
     passed = len(report["entries"]) - len(report["failed"])
     lines.append(f"{passed} of {len(report['entries'])} entries pass, in {report['seconds']} s; world: {report['world']}{'' if report['landlock'] else ', without Landlock'}")
     return "\n".join(lines)

@@ -1,5 +1,6 @@
 //! What stands between a server and what it depends on, and behaves badly when it is told to.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,6 +14,10 @@ pub enum Manner {
     Well,
     /// Every request is answered with this status.
     Status(u16),
+    /// The same, and the answer says all that the request's head had, as a message and as a header.
+    Echo(u16),
+    /// The first login that is seen from now on has ended: 401. Others pass.
+    Ended,
     /// Nothing is answered.
     Never,
     /// Of every answer the head comes and half of its body.
@@ -27,7 +32,11 @@ pub enum Manner {
 pub struct Between {
     pub port: u16,
     manner: watch::Sender<Manner>,
+    logins: Logins,
 }
+
+/// What came as `Authorization` while it echoed or took a login for ended.
+type Logins = Arc<Mutex<Vec<String>>>;
 
 impl Between {
     /// Before this port on loopback; behaves well.
@@ -35,33 +44,40 @@ impl Between {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (manner, seen) = watch::channel(Manner::Well);
+        let logins = Logins::default();
+        let heard = logins.clone();
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 let mut changes = seen.clone();
-                let now = *changes.borrow_and_update();
+                let (now, heard) = (*changes.borrow_and_update(), heard.clone());
                 tokio::spawn(async move {
                     // A connection does not outlive the manner in which it was accepted.
                     tokio::select! {
                         _ = changes.changed() => {}
-                        _ = serve(client, upstream, now) => {}
+                        _ = serve(client, upstream, now, &heard) => {}
                     }
                 });
             }
         });
-        Between { port, manner }
+        Between { port, manner, logins }
     }
 
     /// From now on, for what is connected already as well.
     pub fn behaves(&self, manner: Manner) {
         self.manner.send_replace(manner);
     }
+
+    /// The logins that it was shown when it echoed them or took them for ended.
+    pub fn logins(&self) -> Vec<String> {
+        self.logins.lock().unwrap().clone()
+    }
 }
 
 const LIFETIME: &str = "\"expires_in\":3600";
 const HURRIED: &str = "\"expires_in\":34  ";
 
-async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io::Result<()> {
+async fn serve(mut client: TcpStream, upstream: u16, manner: Manner, logins: &Logins) -> std::io::Result<()> {
     match manner {
         Manner::Gone => Ok(()),
         Manner::Never => std::future::pending().await,
@@ -71,16 +87,25 @@ async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io:
         }
         Manner::Status(status) => {
             head(&mut client).await?;
-            let body = r#"{"error":{"message":"no","type":"Planted","code":0}}"#;
-            let answer = format!(
-                "HTTP/1.1 {status} Planted\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-                body.len()
-            );
-            client.write_all(answer.as_bytes()).await?;
-            // Closing with something unread would reset the connection before the answer is read.
-            let _ =
-                tokio::time::timeout(Duration::from_millis(200), client.read_to_end(&mut Vec::new())).await;
-            Ok(())
+            fails(&mut client, status, "no").await
+        }
+        Manner::Echo(status) => {
+            let (asked, _) = head(&mut client).await?;
+            let login = authorization(&asked);
+            logins.lock().unwrap().push(login.clone());
+            fails(&mut client, status, &format!("you said: {login}")).await
+        }
+        Manner::Ended => {
+            let (asked, begun) = head(&mut client).await?;
+            let login = authorization(&asked);
+            let ended = logins.lock().unwrap().first().is_none_or(|first| *first == login);
+            if ended {
+                logins.lock().unwrap().push(login);
+                return fails(&mut client, 401, "this login has ended").await;
+            }
+            let mut server = TcpStream::connect(("127.0.0.1", upstream)).await?;
+            server.write_all(&[asked, begun].concat()).await?;
+            tokio::io::copy_bidirectional(&mut client, &mut server).await.map(|_| ())
         }
         Manner::Half | Manner::Hurried => {
             let mut server = TcpStream::connect(("127.0.0.1", upstream)).await?;
@@ -110,6 +135,28 @@ async fn serve(mut client: TcpStream, upstream: u16, manner: Manner) -> std::io:
             }
         }
     }
+}
+
+/// Answers with this status and message, and closes.
+async fn fails(client: &mut TcpStream, status: u16, message: &str) -> std::io::Result<()> {
+    let body = serde_json::json!({"error": {"message": message, "type": "Planted", "code": 0}}).to_string();
+    let answer = format!(
+        "HTTP/1.1 {status} Planted\r\nContent-Type: application/json\r\nX-Echo: {message}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    client.write_all(answer.as_bytes()).await?;
+    // Closing with something unread would reset the connection before the answer is read.
+    let _ = tokio::time::timeout(Duration::from_millis(200), client.read_to_end(&mut Vec::new())).await;
+    Ok(())
+}
+
+/// What a request's head has for a login.
+fn authorization(head: &[u8]) -> String {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.lines().filter_map(|line| line.split_once(": "));
+    let login = lines.find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+    login.map(|(_, value)| value.to_owned()).unwrap_or_default()
 }
 
 /// Reads the head of a message: it, and what came of the body with it.

@@ -13,13 +13,13 @@ use crate::s3_world::{KEY_ID, SECRET, Weed};
 use crate::world::{Organisation, Process, World, kill, problem, read_toml, set, status_at_rest, workers_of};
 
 /// A second server, which reaches catalog, identity provider and store through what behaves badly.
-struct Rig {
+pub struct Rig {
     /// The second server, by its owner's tokens.
-    acme: Organisation,
+    pub acme: Organisation,
     url: String,
     service_token: String,
-    world: World,
-    server: Process,
+    pub world: World,
+    pub server: Process,
     _home: TempDir,
 }
 
@@ -39,7 +39,7 @@ const SHORT: [(&str, &str, &str); 5] = [
 const TYPED_MAX: Duration = Duration::from_secs(20);
 
 impl Rig {
-    fn start(world: World, home: TempDir, environment: &[(&str, &str)]) -> Rig {
+    pub fn start(world: World, home: TempDir, environment: &[(&str, &str)]) -> Rig {
         let file = world.dir.join("second.toml");
         let mut written = read_toml(&world.dir.join("duck-server.toml"));
         set(&mut written, "", "listen", "'127.0.0.1:0'");
@@ -54,7 +54,8 @@ impl Rig {
             &format!("'{}'", world.dir.join("second.jsonl").display()),
         );
         std::fs::write(&file, written.to_string()).unwrap();
-        let arguments = ["serve", "--json", "--config", file.to_str().unwrap()];
+        let arguments =
+            ["serve", "--json", "--config", file.to_str().unwrap(), "--log-level", "debug,hyper_util=info"];
         let server = Process::start(&arguments, environment, world.dir.join("second.log"));
         let line: Value = serde_json::from_str(&server.line).unwrap();
         let url = line["url"].as_str().unwrap().to_owned();
@@ -64,7 +65,7 @@ impl Rig {
     }
 
     /// The second server behind its catalog's and its identity provider's proxies.
-    async fn before_catalog(identity_is: Manner) -> (Rig, Between, Between) {
+    pub async fn before_catalog(identity_is: Manner) -> (Rig, Between, Between) {
         let home = tempfile::tempdir().unwrap();
         let world = World::open(home.path(), &[], &[]).await;
         let port = reqwest::Url::parse(&world.catalog_url).unwrap().port().unwrap();
@@ -85,7 +86,7 @@ impl Rig {
     }
 
     /// Soon the same statement answers, and nothing is taken any more.
-    async fn recovers(&self, sql: &str, rows: &Value, what: &str) {
+    pub async fn recovers(&self, sql: &str, rows: &Value, what: &str) {
         let began = Instant::now();
         let answer = loop {
             let answer = self.acme.post(&json!({"sql": sql, "format": "json"})).await;
@@ -111,7 +112,7 @@ impl Rig {
     }
 
     /// Lets the next query need a new engine.
-    async fn forget_workers(&self) {
+    pub async fn forget_workers(&self) {
         for pid in workers_of(self.server.pid()) {
             kill(pid, rustix::process::Signal::KILL);
         }

@@ -15,6 +15,8 @@ mod birth;
 mod calls;
 #[path = "../../src/fault.rs"]
 mod fault;
+#[path = "../../src/lockdown.rs"]
+mod lockdown;
 #[path = "../../src/policy/mod.rs"]
 mod policy;
 #[path = "../../src/sandbox.rs"]

@@ -4,6 +4,7 @@
 mod real;
 
 use duck_contract::worker::{Cell, Failure, SandboxLevel, Spec};
+pub(crate) use real::{place, quoted};
 
 use crate::template::Template;
 

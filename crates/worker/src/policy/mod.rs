@@ -29,15 +29,20 @@ pub(crate) const CATALOG: &str = "lake";
 
 /// What a worker knows of what it may run.
 pub(crate) struct Policy {
-    pub(crate) names: Names,
+    names: Names,
     /// The warehouse's place in the store, with a slash at its end.
-    pub(crate) place: String,
-    pub(crate) role: Role,
+    place: String,
+    role: Role,
     /// The schema whose tables need no schema name.
-    pub(crate) default_schema: String,
+    default_schema: String,
 }
 
 impl Policy {
+    /// `place` is the warehouse's in the store, with a slash at its end.
+    pub(crate) fn new(names: Names, place: String, role: Role, default_schema: String) -> Self {
+        Policy { names, place, role, default_schema }
+    }
+
     /// Reads the text, or refuses what is too much to read, what is never run by its first word, and what calls a function that
     /// is not for tenants. Before DuckDB reads it: its parser executes some of IMPORT and EXPORT.
     pub(crate) fn read(&self, sql: &str, limits: TextLimits) -> Result<Reading, Failure> {

@@ -60,8 +60,10 @@ impl Door {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let visitor = self.visitor(&head.headers).ok_or_else(unknown_worker)?;
-        let (prefix, segments, path) = match routes::asked(&head.method, &head.uri)? {
+        let visitor =
+            self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()))?;
+        let asked = routes::asked(&head.method, &head.uri);
+        let (prefix, segments, path) = match asked.map_err(|reply| refused("no such route", reply))? {
             Asked::Config(warehouse) => return self.config(&visitor, warehouse.as_deref()).await,
             Asked::Below { prefix, segments, path } => (prefix, segments, path),
         };
@@ -69,7 +71,8 @@ impl Door {
             tracing::warn!(warehouse = visitor.warehouse, "a worker asked for another warehouse's prefix");
             return Err(Reply::forbidden("this is not the warehouse that is attached"));
         }
-        let route = routes::route(&head.method, &segments).ok_or_else(routes::not_served)?;
+        let route = routes::route(&head.method, &segments);
+        let route = route.ok_or_else(|| refused("no such route", routes::not_served()))?;
         if !route.needs_writer() {
             let reply = self.read(&visitor, route, head.method, path).await?;
             if let (Route::LoadTable, Some(table)) = (route, table_of(&segments)) {
@@ -102,7 +105,8 @@ impl Door {
     async fn config(&self, visitor: &Visitor, asked: Option<&str>) -> Result<Reply, Reply> {
         if asked != Some(visitor.warehouse.as_str()) {
             let message = "there is no such warehouse";
-            return Err(Reply::error(StatusCode::NOT_FOUND, "NoSuchWarehouseException", message));
+            let reply = Reply::error(StatusCode::NOT_FOUND, "NoSuchWarehouseException", message);
+            return Err(refused("another warehouse", reply));
         }
         let prefix = self.upstream.prefix_of(&visitor.warehouse).await?;
         let config = serde_json::json!({ "defaults": {}, "overrides": { "prefix": &*prefix } });
@@ -245,6 +249,12 @@ fn reported(
             Err(Reply::unknown_outcome())
         }
     }
+}
+
+/// For the log: how an engine's attempts end here (docs/layers.md).
+fn refused(reason: &str, reply: Reply) -> Reply {
+    tracing::info!(reason, status = reply.status.as_u16(), "refused at the catalog door");
+    reply
 }
 
 fn unknown_worker() -> Reply {

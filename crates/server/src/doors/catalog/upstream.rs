@@ -235,13 +235,25 @@ impl Upstream {
         let exchange = async {
             let response = request.send().await.map_err(failed)?;
             let status = response.status();
-            Ok(Answer { status, body: read_bounded(response, ANSWER_BYTES_MAX).await? })
+            let body = read_bounded(response, ANSWER_BYTES_MAX).await?;
+            let body = if status.is_success() { body } else { without_login(body, token) };
+            Ok(Answer { status, body })
         };
         timeout_at(deadline, exchange).await.unwrap_or(Err(CatalogError::Unavailable {
             reason: "no answer in time",
             reached: true,
             source: None,
         }))
+    }
+}
+
+/// What a catalog says of a failure, without the login that it was shown: workers are told the rest.
+fn without_login(body: Bytes, token: Option<&Token>) -> Bytes {
+    match (token, std::str::from_utf8(&body)) {
+        (Some(token), Ok(text)) if text.contains(token.as_str()) => {
+            text.replace(token.as_str(), "<token>").into()
+        }
+        _ => body,
     }
 }
 

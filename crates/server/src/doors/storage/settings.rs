@@ -201,7 +201,7 @@ impl Settings {
         self.endpoint.as_ref().is_some_and(|url| url.starts_with("http://"))
     }
 
-    /// The text without our keys in it, for the log: a store repeats them in its errors.
+    /// The text without our keys and what was signed with them, for the log: a store repeats them in its errors.
     pub(super) fn redact(&self, text: &str) -> String {
         let secrets = [&self.secret_access_key, &self.ro_secret_access_key];
         let ids = [&self.access_key_id, &self.ro_access_key_id];
@@ -210,8 +210,24 @@ impl Settings {
             .flatten()
             .map(Secret::reveal)
             .chain(ids.into_iter().flatten().map(String::as_str));
-        known.filter(|key| !key.is_empty()).fold(text.to_owned(), |text, key| text.replace(key, DOTS))
+        let text =
+            known.filter(|key| !key.is_empty()).fold(text.to_owned(), |text, key| text.replace(key, DOTS));
+        without_signatures(&text)
     }
+}
+
+/// A signature opens what it signs for a quarter of an hour.
+fn without_signatures(text: &str) -> String {
+    const SIGNATURE: &str = "Signature=";
+    let mut parts = text.split(SIGNATURE);
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+        clean.push_str(SIGNATURE);
+        clean.push_str(if rest.len() < part.len() { DOTS } else { "" });
+        clean.push_str(rest);
+    }
+    clean
 }
 
 const DOTS: &str = "••••";
@@ -227,6 +243,21 @@ mod tests {
         let shown = format!("{settings:?} {}", serde_json::to_string(&settings).unwrap());
         assert!(!shown.contains("hush"), "{shown}");
         assert_eq!(settings.redact("key hush!"), format!("key {DOTS}!"));
+    }
+
+    #[test]
+    fn what_a_store_repeats_of_our_request_is_not_kept() {
+        let text =
+            "403: Credential=KEY/20261130/r/s3/aws4_request, Signature=0a1b2c, x Signature= y Signature=ff";
+        let mut settings = Settings::of(Kind::S3);
+        settings.access_key_id = Some("KEY".to_owned());
+        let kept = settings.redact(text);
+        assert_eq!(
+            kept,
+            format!(
+                "403: Credential={DOTS}/20261130/r/s3/aws4_request, Signature={DOTS}, x Signature= y Signature={DOTS}"
+            )
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ async fn the_catalog_sees_our_token_and_the_worker_never_does() {
         say(
             400,
             format!(
-                r#"{{"error":{{"message":"bad","type":"T","code":400}},"echo":"{}"}}"#,
+                r#"{{"error":{{"message":"bad {0}","type":"T","code":400}},"echo":"{0}"}}"#,
                 seen.bearer.as_deref().unwrap_or("")
             ),
         )
