@@ -28,7 +28,7 @@ fn program(layers: &str, dir: &Path) -> String {
 }
 
 /// A server whose workers do without these layers.
-async fn without(layers: &str, dir: &Path, settings: &[(&str, &str, &str)]) -> World {
+pub async fn without(layers: &str, dir: &Path, settings: &[(&str, &str, &str)]) -> World {
     let program = program(layers, dir);
     let worker = [("worker", "program", program.as_str()), ("worker", "sandbox", "'best-effort'")];
     World::open(dir, &[&worker[..], settings].concat(), &[]).await

@@ -404,13 +404,22 @@ async fn stolen_keys_open_their_own_warehouse_in_their_own_role() {
         let put = |path: &str, headers: &str| signed(spec, s3, "PUT", path, "", headers, "x");
         let ask = |method: &str, path: &str, body: &str| with_bearer(spec, rest, method, path, body);
         let fresh = format!("/lakehouse/{own}/taken-over-{writes}");
-        let written = if writes { "200" } else { "403" };
+        // A writer puts files only below a table that it was given in this statement, and over none.
+        let (below, beside) = (if writes { "200" } else { "403" }, "403");
+        let over = if writes { "412" } else { "403" };
+        let folder = mine.rsplitn(3, '/').nth(2).unwrap();
+        let part = format!("{folder}/data/taken-over-{writes}.parquet");
+        let my_table = format!("/v1/{my_prefix}/namespaces/datasets/tables/ds_toydemo001");
         let copy = format!("x-amz-copy-source: {theirs}\r\n");
         let foreign_table = format!("/v1/{their_prefix}/namespaces/datasets/tables/ds_toydemo001");
         let cases = [
             ("its own object", "200", get(&mine, "")),
             ("its own list", "200", get("/lakehouse", &format!("list-type=2&prefix={own}%2F"))),
-            ("writing", written, put(&fresh, "")),
+            ("writing beside its tables", beside, put(&fresh, "")),
+            ("writing below a table that it was not given", beside, put(&part, "")),
+            ("its own table", "200", ask("GET", &my_table, "")),
+            ("writing below its own table", below, put(&part, "")),
+            ("writing over its own table's file", over, put(&mine, "")),
             ("its own warehouse", "200", ask("GET", &format!("/v1/config?warehouse={own}"), "")),
             ("its own namespaces", "200", ask("GET", &format!("/v1/{my_prefix}/namespaces"), "")),
             ("another's object", "403", get(&theirs, "")),

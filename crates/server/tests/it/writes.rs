@@ -74,7 +74,19 @@ const OPEN: &str = "write_target = 'iceberg_native'\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_and_policy_are_both_needed_for_every_kind_of_change() {
-    let governed = Governed::start().await;
+    every_cell_is_right(&Governed::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grant_and_policy_hold_at_the_doors_when_nobody_reads_the_sql() {
+    let home = tempfile::tempdir().unwrap();
+    let world = crate::layers::without("policy", home.path(), &[]).await;
+    let policy = world.dir.join("writes.toml");
+    every_cell_is_right(&Governed { world, policy }).await;
+}
+
+/// Grant × policy × kind of change × (a table that is there, one that is made, another organisation's).
+async fn every_cell_is_right(governed: &Governed) {
     let acme = &governed.world.acme;
     acme.write("CREATE TABLE datasets.there (a INTEGER)").await;
     let everything = governed.token(&json!({"write": true}));
