@@ -16,6 +16,7 @@ mod faults;
 mod isolation;
 mod loadtest;
 mod lossy;
+mod maintain;
 mod organisations;
 mod policy;
 mod pool;

@@ -2,8 +2,8 @@
 
 Input: {catalog, token, warehouse, table} and either {store}, the folder that the storage door serves, or {s3: {endpoint,
 access-key-id, secret-access-key, region}}; {tables: [...]} instead of {table} for several. Output for a table: {rows: [[text, ...],
-...], metadata_location, snapshot_id, files}, each value as Python's repr, rows sorted; files are all that the current metadata
-refers to, over all snapshots. Output for several: an object of these.
+...], metadata_location, snapshot_id, files, log}, each value as Python's repr, rows sorted; files are all that the current
+metadata refers to, over all snapshots; log its earlier metadata files. Output for several: an object of these.
 """
 
 import json
@@ -45,6 +45,7 @@ def read(catalog, name):
         "metadata_location": table.metadata_location,
         "snapshot_id": snapshot.snapshot_id if snapshot else None,
         "files": sorted(files),
+        "log": [entry.metadata_file for entry in table.metadata.metadata_log],
     }
 
 
