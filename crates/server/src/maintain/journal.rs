@@ -36,7 +36,9 @@ pub enum JournalError {
 struct Run {
     id: Uuid,
     dropped: bool,
-    /// The warehouses that it has finished.
+    /// The warehouses that it has begun.
+    begun: BTreeSet<String>,
+    /// Of these, those that it has finished.
     done: BTreeSet<String>,
 }
 
@@ -71,7 +73,12 @@ impl Journal {
             std::fs::TryLockError::Error(error) => failed(error),
         })?;
         let killed = killed(&dir.join(RUN)).filter(|run| run.dropped == dropped);
-        let run = killed.unwrap_or_else(|| Run { id: Uuid::now_v7(), dropped, done: BTreeSet::new() });
+        let run = killed.unwrap_or_else(|| Run {
+            id: Uuid::now_v7(),
+            dropped,
+            begun: BTreeSet::new(),
+            done: BTreeSet::new(),
+        });
         let journal = Journal { dir: dir.to_owned(), bytes_max, run, _lock: lock };
         journal.keep().map_err(failed)?;
         Ok(journal)
@@ -80,6 +87,11 @@ impl Journal {
     /// Whether a run that was killed had finished this warehouse.
     pub(super) fn is_done(&self, warehouse: &str) -> bool {
         self.run.done.contains(warehouse)
+    }
+
+    /// Whether a run had begun this warehouse and not come to its end. It comes last, because it may be what ended the run.
+    pub(super) fn is_suspect(&self, warehouse: &str) -> bool {
+        self.run.begun.contains(warehouse) && !self.is_done(warehouse)
     }
 
     /// Writes down what is about to be deleted, and waits until that is on the disk.
@@ -114,6 +126,12 @@ impl Journal {
         }
         file.write_all(&lines)?;
         file.sync_data()
+    }
+
+    /// A warehouse is begun.
+    pub(super) fn begins(&mut self, warehouse: &str) -> io::Result<()> {
+        self.run.begun.insert(warehouse.to_owned());
+        self.keep()
     }
 
     /// A warehouse is finished.
@@ -168,8 +186,12 @@ mod tests {
         assert!(matches!(open(false), Err(JournalError::Busy(_))));
         // As a killed one is.
         drop(first);
+        let mut second = open(false).unwrap();
+        assert!(second.is_done("w_a") && !second.is_done("w_b") && !second.is_suspect("w_b"));
+        second.begins("w_b").unwrap();
+        drop(second);
         let second = open(false).unwrap();
-        assert!(second.is_done("w_a") && !second.is_done("w_b"));
+        assert!(second.is_suspect("w_b") && !second.is_suspect("w_a"));
         second.close().unwrap();
         let third = open(false).unwrap();
         assert!(!third.is_done("w_a"));

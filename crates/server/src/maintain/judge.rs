@@ -70,6 +70,8 @@ pub(super) struct Stray {
     pub(super) committed: bool,
     /// Whether an engine asked for something in it to be deleted.
     pub(super) asked: bool,
+    /// Whether something in its `data` or `metadata` is no file of Iceberg's.
+    pub(super) foreign: bool,
 }
 
 /// What such a folder is.
@@ -107,7 +109,7 @@ pub(super) fn judge_stray(folder: &str, stray: &Stray, dropped: bool, cutoff: Sy
         (Kind::Dropped, all)
     } else if stray.asked {
         (Kind::Unfinished, if dropped { Sweep::All } else { Sweep::Asked })
-    } else if Uuid::try_parse(own_name).is_ok() {
+    } else if Uuid::try_parse(own_name).is_ok() && !stray.foreign {
         (Kind::Unfinished, all)
     } else {
         (Kind::Unknown, Sweep::Nothing)
@@ -184,8 +186,15 @@ mod tests {
 
     #[test]
     fn a_folder_of_nobodys_is_left_alone_unless_it_was_a_table() {
-        let stray =
-            Stray { objects: 1, bytes: 1, youngest: NOW, referenced: false, committed: false, asked: false };
+        let stray = Stray {
+            objects: 1,
+            bytes: 1,
+            youngest: NOW,
+            referenced: false,
+            committed: false,
+            asked: false,
+            foreign: false,
+        };
         let uuid = "some/019c2f6e-6c3c-7d5e-9d3b-3f0f5f1a2b3c";
         let of = |folder: &str, stray: &Stray, dropped| judge_stray(folder, stray, dropped, NOW);
         for dropped in [false, true] {
@@ -193,6 +202,7 @@ mod tests {
             let asked = if dropped { Sweep::All } else { Sweep::Asked };
             assert_eq!(of("files", &stray, dropped), (Kind::Unknown, Sweep::Nothing));
             assert_eq!(of(uuid, &stray, dropped), (Kind::Unfinished, all));
+            assert_eq!(of(uuid, &Stray { foreign: true, ..stray }, dropped), (Kind::Unknown, Sweep::Nothing));
             let was = Stray { committed: true, asked: true, ..stray };
             assert_eq!(of("files", &was, dropped), (Kind::Dropped, all));
             assert_eq!(of(uuid, &Stray { asked: true, ..stray }, dropped), (Kind::Unfinished, asked));

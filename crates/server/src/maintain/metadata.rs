@@ -6,11 +6,14 @@
 
 use apache_avro::Reader;
 use apache_avro::types::Value;
+use apache_avro::util::max_allocation_bytes;
 use bytes::Bytes;
 use serde::Deserialize;
 
 /// The newest format that is understood here.
 const FORMAT_VERSION_MAX: u8 = 3;
+/// One text, or one block, of a manifest.
+const PIECE_BYTES_MAX: usize = 64 << 20;
 /// A manifest's entry that says that a file is no longer part of the table.
 const DELETED: i64 = 2;
 
@@ -184,6 +187,8 @@ pub(super) fn manifest<E: From<Unreadable>>(
 type Record = Vec<(String, Value)>;
 
 fn records(file: &Bytes) -> Result<impl Iterator<Item = Result<Record, Unreadable>>, Unreadable> {
+    // Holds for the process from the first call on.
+    max_allocation_bytes(PIECE_BYTES_MAX);
     let reader = Reader::new(&file[..]).map_err(Box::new)?;
     Ok(reader.map(|value| match value.map_err(Box::new)? {
         Value::Record(record) => Ok(record),

@@ -33,9 +33,12 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use indicatif::ProgressBar;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::journal::Journal;
@@ -94,6 +97,9 @@ pub struct Options {
     /// Name every orphan.
     #[arg(long)]
     list: bool,
+    /// Memory of this process, MiB: metadata that need more end it.
+    #[arg(long, default_value_t = 2_048, value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
+    memory_mb_max: u64,
     /// Print one JSON object a table and one a warehouse, and one at the end.
     #[arg(long)]
     json: bool,
@@ -118,6 +124,9 @@ pub struct Summary {
 
 /// The command: tells of each warehouse as it goes, and fails at the end if one could not be gone through.
 pub async fn command(keeper: &Keeper, options: &Options, stop: &CancellationToken) -> Result<(), Failed> {
+    let bytes = Some(options.memory_mb_max << 20);
+    // Refused only where the limit is lower already.
+    let _ = setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes });
     let report = Report::new(options.json);
     let mode = Mode { remove: options.remove, dropped: options.dropped, list: options.list };
     let names = if options.all { keeper.warehouses().await? } else { options.warehouses.clone() };
@@ -159,6 +168,8 @@ impl Keeper {
         let mut journal = if mode.remove { Some(self.journal(mode)?) } else { None };
         let mut summary = Summary { mode, ..Summary::default() };
         let mut judged = HashMap::new();
+        let mut names: Vec<_> = names.iter().collect();
+        names.sort_by_key(|name| journal.as_ref().is_some_and(|journal| journal.is_suspect(name)));
         for name in names {
             if stop.is_cancelled() {
                 break;
@@ -167,7 +178,13 @@ impl Keeper {
                 summary.skipped += 1;
                 continue;
             }
-            let outcome = warehouse::maintain(self, name, mode, journal.as_ref(), (stop, bar)).await;
+            if let Some(journal) = &mut journal {
+                journal.begins(name)?;
+            }
+            let time = Duration::from_secs(self.settings.warehouse_s_max);
+            let work = warehouse::maintain(self, name, mode, journal.as_ref(), (stop, bar));
+            // Given up between any two steps, it has done no harm.
+            let outcome = timeout(time, work).await.unwrap_or_else(|_| Err("it took too long".into()));
             told(name, &outcome)?;
             let Ok(found) = outcome else { continue };
             summary.add(&found);

@@ -24,6 +24,8 @@ pub struct Settings {
     pub references_max: usize,
     /// Objects removed from one warehouse in one run.
     pub orphans_max: usize,
+    /// For one warehouse, seconds. What is left then is left to the next run.
+    pub warehouse_s_max: u64,
     /// Requests to the store at once.
     pub requests_max: usize,
     /// A data file with fewer bytes is counted as small.
@@ -41,6 +43,7 @@ impl Default for Settings {
             dir: None,
             references_max: 4_000_000,
             orphans_max: 100_000,
+            warehouse_s_max: 4 * 3_600,
             requests_max: 4,
             small_bytes: 8 << 20,
             journal_bytes_max: 64 << 20,

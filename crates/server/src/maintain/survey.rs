@@ -22,7 +22,7 @@ const STRAYS_MAX: usize = 100_000;
 /// Of what engines asked to delete, so much is known at once; what is beyond is found by the listing alone.
 const ASKED_MAX: usize = 2_000_000;
 /// Into so many parts a warehouse is cut at most.
-const PARTS_MAX: u64 = 1_024;
+const PARTS_MAX: u64 = 64;
 
 /// By what objects are judged.
 #[derive(Debug, Clone, Copy)]
@@ -253,6 +253,7 @@ impl Survey {
             referenced: false,
             committed: false,
             asked: false,
+            foreign: false,
         });
         stray.objects += 1;
         stray.bytes += object.bytes;
@@ -260,6 +261,7 @@ impl Survey {
         stray.referenced |= referenced;
         stray.committed |= rest.ends_with(".metadata.json");
         stray.asked |= asked;
+        stray.foreign |= !is_icebergs(rest);
     }
 
     /// Everything was seen. `whole`: all metadata could be read. Returns the folders of no table from which something may go,

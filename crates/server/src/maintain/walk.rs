@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::judge::{Named, named};
 use super::metadata::{self, File, Manifests, Table, Unreadable};
 use super::survey::NotTaken;
+use crate::doors::Place;
 use crate::doors::catalog::{TableId, Upstream};
 use crate::doors::storage::Store;
 
@@ -58,7 +59,7 @@ pub(super) struct Walker<'w> {
     pub(super) upstream: &'w Upstream,
     pub(super) store: &'w Store,
     pub(super) warehouse: &'w str,
-    pub(super) bucket: &'w str,
+    pub(super) place: &'w Place,
     pub(super) requests_max: usize,
     pub(super) small_bytes: u64,
     hasher: RandomState,
@@ -69,11 +70,11 @@ impl<'w> Walker<'w> {
     pub(super) fn new(
         upstream: &'w Upstream,
         store: &'w Store,
-        (warehouse, bucket): (&'w str, &'w str),
+        (warehouse, place): (&'w str, &'w Place),
         (requests_max, small_bytes): (usize, u64),
     ) -> Self {
         let (hasher, visited) = (RandomState::new(), HashSet::new());
-        Walker { upstream, store, warehouse, bucket, requests_max, small_bytes, hasher, visited }
+        Walker { upstream, store, warehouse, place, requests_max, small_bytes, hasher, visited }
     }
 
     /// Begins anew: what was gone through before is gone through again.
@@ -182,11 +183,13 @@ impl<'w> Walker<'w> {
     }
 
     async fn read(&self, path: &str) -> Result<Bytes, Stopped> {
-        let key = match named(path, self.bucket) {
-            Some(Named::Here(key)) => key,
-            _ => return Err(Stopped::Unreadable(format!("{path}: not in the warehouse's bucket"))),
+        let Place { bucket, prefix } = self.place;
+        // Nothing else is read with our key at the word of a tenant's metadata.
+        let key = match named(path, bucket) {
+            Some(Named::Here(key)) if key.starts_with(prefix.as_str()) => key,
+            _ => return Err(Stopped::Unreadable(format!("{path}: outside of the warehouse's place"))),
         };
-        let read = self.store.read_whole(self.bucket, key, MANIFEST_BYTES_MAX).await;
+        let read = self.store.read_whole(bucket, key, MANIFEST_BYTES_MAX).await;
         read.map_err(|error| Stopped::Unreadable(format!("{path}: {error}")))
     }
 }

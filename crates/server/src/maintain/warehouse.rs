@@ -93,7 +93,7 @@ struct Known {
 pub(super) struct Work<'w> {
     keeper: &'w Keeper,
     name: &'w str,
-    place: Place,
+    place: &'w Place,
     mode: Mode,
     cutoff: SystemTime,
     survey: Survey,
@@ -114,8 +114,7 @@ pub(super) async fn maintain(
     (stop, bar): (&CancellationToken, &ProgressBar),
 ) -> Result<Found, Failed> {
     let place = keeper.places.place_of(name).await.map_err(|fault| format!("{fault}: {}", fault.chain()))?;
-    let bucket = place.bucket.clone();
-    let mut work = Work::begin(keeper, (name, &bucket), place, mode, (stop, bar)).await?;
+    let mut work = Work::begin(keeper, (name, &place), mode, (stop, bar)).await?;
     work.look().await?;
     let folders = work.conclude().await?;
     work.look_again().await?;
@@ -129,8 +128,7 @@ pub(super) async fn maintain(
 impl<'w> Work<'w> {
     async fn begin(
         keeper: &'w Keeper,
-        (name, bucket): (&'w str, &'w str),
-        place: Place,
+        (name, place): (&'w str, &'w Place),
         mode: Mode,
         (stop, bar): (&CancellationToken, &ProgressBar),
     ) -> Result<Work<'w>, Failed> {
@@ -146,7 +144,7 @@ impl<'w> Work<'w> {
         };
         let survey = keeper.asked(Survey::new(rules, place.clone()), name, &place.bucket).await?;
         let limits = (settings.requests_max, settings.small_bytes);
-        let walker = Walker::new(&keeper.upstream, &keeper.store, (name, bucket), limits);
+        let walker = Walker::new(&keeper.upstream, &keeper.store, (name, place), limits);
         let (known, whole, stop, bar) = (Vec::new(), true, stop.clone(), bar.clone());
         Ok(Work { keeper, name, place, mode, cutoff, survey, walker, known, whole, notes, stop, bar })
     }
@@ -339,7 +337,8 @@ impl<'w> Work<'w> {
         let names: HashMap<usize, String> =
             self.known.iter().map(|known| (known.number, known.id.to_string())).collect();
         let name = |orphan: &Orphan| names.get(&orphan.table?).map(String::as_str);
-        journal.intend((self.name, &self.place.bucket), &doomed, name)?;
+        // Waits for the disk.
+        tokio::task::block_in_place(|| journal.intend((self.name, &self.place.bucket), &doomed, name))?;
         let deletions =
             doomed.into_iter().map(|orphan| delete(&self.keeper.store, &self.place.bucket, orphan));
         let deleted = stream::iter(deletions).buffer_unordered(self.keeper.settings.requests_max);

@@ -25,4 +25,5 @@ mod s3_world;
 mod serving;
 mod statements;
 mod takeover;
+mod upkeep;
 mod world;
