@@ -57,6 +57,7 @@ pub(super) fn stray_folder(below: &str) -> Option<(&str, &str)> {
 
 /// What is known of a folder that belongs to no table of the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // marks that objects leave, one by one
 pub(super) struct Stray {
     /// Objects in it.
     pub(super) objects: u64,

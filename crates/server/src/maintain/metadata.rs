@@ -65,6 +65,7 @@ struct Loaded {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(clippy::struct_field_names)] // the specification's
 struct Metadata {
     format_version: u8,
     location: String,
@@ -84,6 +85,7 @@ struct Metadata {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(clippy::struct_field_names)] // the specification's
 struct Snapshot {
     snapshot_id: i64,
     manifest_list: Option<String>,

@@ -72,6 +72,7 @@ pub struct Keeper {
 
 /// What is looked at, and what is done with it.
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // flags of a command line
 pub struct Options {
     /// The configuration file (TOML). Without it only the environment counts.
     #[arg(long, conflicts_with = "dir")]

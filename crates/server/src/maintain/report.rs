@@ -53,27 +53,21 @@ impl Report {
         if self.json {
             return self.say(&tagged("summary", summary)?);
         }
-        let Summary {
-            warehouses,
-            skipped,
-            orphans,
-            orphan_bytes,
-            removed,
-            removed_bytes,
-            failed,
-            settled,
-            mode,
-        } = summary;
-        let mut text = format!("{warehouses} warehouses, {orphans} orphans ({})", mib(*orphan_bytes));
+        let Summary { warehouses, skipped, orphans, removed, failed, settled, mode, .. } = summary;
+        let mut parts = vec![
+            format!("{warehouses} warehouses"),
+            format!("{orphans} orphans ({})", mib(summary.orphan_bytes)),
+        ];
         if *skipped > 0 {
-            text.push_str(&format!("; {skipped} were done by the run that was killed"));
+            parts.push(format!("{skipped} warehouses were done by the run that was killed"));
         }
         if mode.remove {
-            text.push_str(&format!("\nremoved {removed} ({}), failed {failed}", mib(*removed_bytes)));
-            text.push_str(&format!("; {settled} lines taken out of the ledger"));
+            parts.push(format!("removed {removed} ({}), failed {failed}", mib(summary.removed_bytes)));
+            parts.push(format!("{settled} lines taken out of ledgers"));
         } else {
-            text.push_str("; nothing was removed: --remove does");
+            parts.push("nothing was removed: --remove does".to_owned());
         }
+        let text = parts.join("; ");
         self.say(&text)
     }
 
@@ -134,14 +128,12 @@ fn page(found: &Found) -> String {
     let rows: Vec<_> = found.tables.iter().chain([&outside]).collect();
     let widest = rows.iter().map(|row| row.table.chars().count()).max().unwrap_or(0);
     let columns = COLUMNS.iter().map(|(name, width)| format!("{name:>width$}")).collect::<Vec<_>>().join(" ");
-    let mut text = format!("{}\n  {:widest$} {columns}\n", found.warehouse, "");
-    for row in rows {
-        text.push_str(&format!("  {:widest$} {}\n", row.table, cells(row).join(" ")));
-    }
+    let mut lines = vec![found.warehouse.clone(), format!("  {:widest$} {columns}", "")];
+    lines.extend(rows.iter().map(|row| format!("  {:widest$} {}", row.table, cells(row).join(" "))));
     let folders = &found.folders;
     if folders.dropped + folders.unfinished > 0 {
-        text.push_str(&format!(
-            "  folders of no table: {} dropped, {} never finished, {} of others, {} in use or young; {} in the first two\n",
+        lines.push(format!(
+            "  folders of no table: {} dropped, {} never finished, {} of others, {} in use or young; {} in the first two",
             folders.dropped,
             folders.unfinished,
             folders.unknown,
@@ -150,26 +142,20 @@ fn page(found: &Found) -> String {
         ));
     }
     if found.saved > 0 {
-        text.push_str(&format!("  {} objects that an engine wanted deleted are in use\n", found.saved));
+        lines.push(format!("  {} objects that an engine wanted deleted are in use", found.saved));
     }
     if found.removed + found.failed > 0 {
-        text.push_str(&format!(
-            "  removed {} ({}), failed {}\n",
-            found.removed,
-            mib(found.removed_bytes),
-            found.failed
-        ));
+        let gone = format!("removed {} ({})", found.removed, mib(found.removed_bytes));
+        lines.push(format!("  {gone}, failed {}", found.failed));
     }
     if found.more {
-        text.push_str("  there is more than one run removes: run it again\n");
+        lines.push("  there is more than one run removes: run it again".to_owned());
     }
-    for note in &found.notes {
-        text.push_str(&format!("  ! {note}\n"));
-    }
-    for orphan in &found.listed {
-        text.push_str(&format!("  orphan {} {}\n", stamp(orphan.object.modified), orphan.object.key));
-    }
-    text
+    lines.extend(found.notes.iter().map(|note| format!("  ! {note}")));
+    let orphans = found.listed.iter().map(|orphan| &orphan.object);
+    lines.extend(orphans.map(|object| format!("  orphan {} {}", stamp(object.modified), object.key)));
+    lines.push(String::new());
+    lines.join("\n")
 }
 
 fn cells(row: &TableFound) -> Vec<String> {

@@ -18,11 +18,10 @@ pub async fn schedule(keeper: Keeper, stop: CancellationToken) {
             let last = journal::last_end(&dir).and_then(|at| SystemTime::now().duration_since(at).ok());
             tokio::time::sleep(every.saturating_sub(last.unwrap_or_default())).await;
             if let Err(error) = once(&keeper, &stop).await {
-                match error.downcast_ref::<JournalError>() {
-                    Some(JournalError::Busy(_)) => {
-                        tracing::info!(%error, "maintenance waits for its next turn")
-                    }
-                    _ => tracing::error!(%error, "maintenance failed"),
+                if let Some(JournalError::Busy(_)) = error.downcast_ref::<JournalError>() {
+                    tracing::info!(%error, "maintenance waits for its next turn");
+                } else {
+                    tracing::error!(%error, "maintenance failed");
                 }
             }
             if let Err(error) = journal::note_end(&dir) {

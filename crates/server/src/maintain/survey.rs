@@ -330,7 +330,9 @@ impl Survey {
         let below = format!("{}/", location.trim_end_matches('/'));
         let gone = self.orphans.extract_if(|_, o| o.table.is_none() && o.object.key.starts_with(&below));
         let gone: Vec<_> = gone.map(|(_, orphan)| orphan).collect();
-        gone.iter().for_each(|orphan| self.spared(orphan));
+        for orphan in &gone {
+            self.spared(orphan);
+        }
     }
 
     fn spared(&mut self, orphan: &Orphan) {

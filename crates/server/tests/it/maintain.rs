@@ -18,7 +18,7 @@ async fn after_a_bad_day_every_orphan_is_found_and_every_live_file_kept() {
     let table = world.folder(&world.acme, "plain").await;
     let anybodys =
         [format!("{acme}/files/a.csv"), format!("{acme}/files/data/a.parquet"), format!("{table}/notes.txt")];
-    anybodys.iter().for_each(|key| world.plants(key));
+    world.plants_all(&anybodys);
 
     // Young, nothing may go, whatever it is.
     let arguments = ["--warehouse", &acme, "--ledger", ledger.to_str().unwrap(), "--list"];
@@ -161,7 +161,7 @@ async fn a_killed_run_is_written_down_and_the_next_goes_on() {
     let world = World::start(&[("maintain", "requests_max", "1")]).await;
     let folder = world.folder(&world.globex, "sites").await;
     let planted: BTreeSet<_> = (0..3_000).map(|n| format!("{folder}/data/orphan-{n:04}.parquet")).collect();
-    planted.iter().for_each(|key| world.plants(key));
+    world.plants_all(&planted);
     world.a_day_passes();
     let live: BTreeSet<_> = &world.stored_of(&world.globex) - &planted;
 
@@ -205,7 +205,7 @@ async fn what_cannot_be_read_or_is_missing_is_told_and_keeps_everything_beside_i
     let plain = world.folder(&world.acme, "customers").await;
     let other = world.folder(&world.acme, "ds_toydemo001").await;
     let orphans = [format!("{plain}/data/orphan.parquet"), format!("{other}/data/orphan.parquet")];
-    orphans.iter().for_each(|key| world.plants(key));
+    world.plants_all(&orphans);
     world.a_day_passes();
     let stored = world.stored_of(&world.acme);
     let ends = |folder: &str, ending: &str| {
@@ -253,7 +253,7 @@ async fn a_server_maintains_its_warehouses_when_it_is_told_to() {
         planted.push(format!("{}/metadata/orphan-m0.avro", world.folder(who, table).await));
     }
     let before = world.stored();
-    planted.iter().for_each(|key| world.plants(key));
+    world.plants_all(&planted);
     until("the orphans are gone", || world.stored() == before).await;
     assert_eq!(world.acme.rows("SELECT count(*) FROM datasets.customers").await, json!([[500]]));
     until("it is logged", || {
@@ -269,7 +269,7 @@ async fn what_is_committed_while_others_are_removed_stays() {
     world.acme.write("CREATE TABLE datasets.late AS SELECT 1::BIGINT AS k").await;
     let folder = world.folder(&world.acme, "late").await;
     let planted: Vec<_> = (0..3_000).map(|n| format!("{folder}/data/a-{n:04}.parquet")).collect();
-    planted.iter().for_each(|key| world.plants(key));
+    world.plants_all(&planted);
     let stored = world.stored_of(&world.acme);
     let real = stored
         .iter()

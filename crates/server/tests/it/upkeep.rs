@@ -105,6 +105,12 @@ impl World {
         }
     }
 
+    pub fn plants_all<'k>(&self, keys: impl IntoIterator<Item = &'k String>) {
+        for key in keys {
+            self.plants(key);
+        }
+    }
+
     pub fn plants(&self, key: &str) {
         let path = self.path_of(key);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -177,9 +177,9 @@ fn shorten(path: &Path, done: &impl Fn(&Candidate) -> bool) -> io::Result<u64> {
     file.flush()?;
     file.get_ref().sync_data()?;
     if gone > 0 {
-        std::fs::rename(shorter, path)?
+        std::fs::rename(shorter, path)?;
     } else {
-        std::fs::remove_file(shorter)?
+        std::fs::remove_file(shorter)?;
     }
     Ok(gone)
 }
