@@ -201,6 +201,11 @@ impl Survey {
         self.part == 0
     }
 
+    /// Whether metadata are gone through more than once.
+    pub(super) fn has_parts(&self) -> bool {
+        self.parts > 1
+    }
+
     fn begin(&mut self, part: u64) {
         self.part = part;
         self.live.clear();

@@ -258,6 +258,10 @@ impl<'w> Work<'w> {
 
     /// Step 2: what came since.
     async fn look_again(&mut self) -> Result<(), Failed> {
+        if self.survey.has_parts() {
+            // What was new in one part was told only to that part: everything is gone through.
+            self.walker.forget();
+        }
         let ids = self.keeper.upstream.inventory(self.name).await?;
         let gone: Vec<_> = self.known.iter().filter(|known| !ids.contains(&known.id)).collect();
         let gone: Vec<_> = gone.into_iter().map(|known| (known.id.clone(), known.number)).collect();
