@@ -119,7 +119,7 @@ async fn beside_writers_no_row_is_lost() {
 /// The same where a warehouse has more references than are held at once, so that each run goes through it several times.
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_writers_no_row_is_lost_in_parts() {
-    beside_writers(&[("maintain", "references_max", "60")], 4).await;
+    beside_writers(&[("maintain", "references_max", "60")], 12).await;
 }
 
 async fn beside_writers(settings: &[(&str, &str, &str)], rounds: usize) {
