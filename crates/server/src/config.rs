@@ -2,13 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::doors::{catalog, storage};
-use crate::{auth, governance, journey, limits, places, pool, statements};
+use crate::{auth, governance, journey, limits, maintain, places, pool, statements};
 
 /// Environment variable → setting. The names are those that the platform uses already; they win over the file.
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -71,6 +72,8 @@ pub struct Config {
     pub query: journey::Settings,
     /// Statements whose answers are kept.
     pub statements: statements::Settings,
+    /// What nobody needs any more in the store.
+    pub maintain: maintain::Settings,
 }
 
 #[derive(Debug, Deserialize)]
@@ -140,6 +143,7 @@ impl Config {
         let mut worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
         let query = section::<journey::Settings>(&mut written, "query", &mut faults);
         let mut statements = section::<statements::Settings>(&mut written, "statements", &mut faults);
+        let mut maintain = section::<maintain::Settings>(&mut written, "maintain", &mut faults);
         let top = parse::<Top>(Value::Table(written), "", &mut faults);
         let listen = top.as_ref().map(Top::address);
         let folder = top.as_ref().and_then(|top| top.runtime_dir.clone());
@@ -149,6 +153,9 @@ impl Config {
         }
         if let Some(statements) = &mut statements {
             statements.fill(machine.disk_mb);
+        }
+        if let (Some(maintain), Some(storage)) = (&mut maintain, &storage) {
+            maintain.fill(storage.ledger_path.as_deref());
         }
         // What could be read is checked, too, so that nobody has to mend one fault to see the next.
         let of = |found: Option<Vec<String>>| found.unwrap_or_default();
@@ -163,6 +170,11 @@ impl Config {
         faults.extend(of(worker.as_ref().map(pool::WorkerSettings::faults)));
         faults.extend(of(query.as_ref().map(journey::Settings::faults)));
         faults.extend(of(statements.as_ref().map(statements::Settings::faults)));
+        if let (Some(maintain), Some(query), Some(catalog)) = (&maintain, &query, &catalog) {
+            // The first file of a statement may be so old when the commit that names it is settled.
+            let running = Duration::from_millis(query.timeout_ms_max);
+            faults.extend(maintain.faults(running + catalog.change_time_max()));
+        }
         let (Some(auth), Some(warehouse), Some(writes)) = (auth, warehouse, writes) else {
             return Err(Faults(faults));
         };
@@ -170,7 +182,8 @@ impl Config {
         let (Some(limits), Some(pool), Some(worker), Some(query)) = (limits, pool, worker, query) else {
             return Err(Faults(faults));
         };
-        let (Some(statements), Some(top), Some(listen), true) = (statements, top, listen, faults.is_empty())
+        let (Some(statements), Some(maintain), Some(top), Some(listen), true) =
+            (statements, maintain, top, listen, faults.is_empty())
         else {
             return Err(Faults(faults));
         };
@@ -191,6 +204,7 @@ impl Config {
             worker,
             query,
             statements,
+            maintain,
         })
     }
 }

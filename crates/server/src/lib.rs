@@ -18,6 +18,7 @@ pub mod dev;
 pub mod fault;
 pub mod journey;
 pub mod loadtest;
+pub mod maintain;
 pub mod places;
 pub mod secret;
 pub mod server;

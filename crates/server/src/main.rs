@@ -3,14 +3,15 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use duck_server::auth::{Auth, is_workspace_id};
 use duck_server::config::Config;
-use duck_server::doors::storage;
-use duck_server::server::Server;
-use duck_server::{dev, loadtest};
+use duck_server::doors::{catalog, storage};
+use duck_server::server::{self, Server};
+use duck_server::{dev, loadtest, maintain};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -27,7 +28,7 @@ struct Arguments {
     #[arg(long, global = true, value_enum, default_value = "text")]
     log: Log,
     /// What is logged: a level, or `tracing` directives such as `info,duck_server::pool=debug`. Without it `info`, and `warn` for
-    /// `loadtest`.
+    /// `loadtest` and `maintain`.
     #[arg(long, global = true)]
     log_level: Option<String>,
 }
@@ -84,6 +85,8 @@ enum Command {
     },
     /// Find out how many warehouses this machine holds, and what to set `pool.workers_max` to.
     Loadtest(Box<loadtest::Options>),
+    /// Tell what objects no table needs any more and, with --remove, remove them.
+    Maintain(Box<maintain::Options>),
 }
 
 #[derive(clap::Args)]
@@ -102,7 +105,8 @@ impl File {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // A line for every query would be a part of what is measured.
-    let level = if matches!(arguments.command, Command::Loadtest(_)) { "warn" } else { "info" };
+    let quiet = matches!(arguments.command, Command::Loadtest(_) | Command::Maintain(_));
+    let level = if quiet { "warn" } else { "info" };
     start_log(arguments.log, arguments.log_level.as_deref().unwrap_or(level));
     match run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -139,6 +143,7 @@ fn run(command: Command) -> Result<(), Failed> {
         }
         Command::Check { file } => say(toml::to_string(&file.load()?)?.trim_end()),
         Command::Loadtest(options) => runtime.block_on(try_load(&options)),
+        Command::Maintain(options) => runtime.block_on(keep_up(&options)),
     }
 }
 
@@ -178,6 +183,24 @@ async fn try_load(options: &loadtest::Options) -> Result<(), Failed> {
     }
     stop.cancel();
     test.await
+}
+
+/// Told to stop, it finishes the batch that it removes just now.
+async fn keep_up(options: &maintain::Options) -> Result<(), Failed> {
+    let of_dev = options.dir.as_ref().map(|dir| dir.join("duck-server.toml"));
+    let config = Config::load(options.config.as_deref().or(of_dev.as_deref()))?;
+    let store = storage::Store::new(config.storage.clone())?;
+    let upstream = Arc::new(catalog::Upstream::new(config.catalog.clone())?);
+    let mut keeper = server::keeper(&config, &store, upstream);
+    keeper.ledgers.extend(options.ledgers.iter().cloned());
+    let stop = CancellationToken::new();
+    let mut work = std::pin::pin!(maintain::command(&keeper, options, &stop));
+    tokio::select! {
+        outcome = &mut work => return outcome,
+        () = told_to_stop()? => {}
+    }
+    stop.cancel();
+    work.await
 }
 
 /// Completes at SIGINT or SIGTERM. Both are caught from here on, so that being told while it starts does not cut a server short.

@@ -19,6 +19,7 @@ use crate::doors::{Passes, catalog, storage};
 use crate::governance::{Governance, Writes};
 use crate::journey::Journey;
 use crate::limits::Limits;
+use crate::maintain::{self, Keeper};
 use crate::places::Configured;
 use crate::pool::{self, Forge, Pool, Ports};
 use crate::query::Register;
@@ -54,6 +55,8 @@ pub struct Server {
     api: JoinHandle<std::io::Result<()>>,
     stop_doors: CancellationToken,
     doors: [JoinHandle<()>; 2],
+    stop_upkeep: CancellationToken,
+    upkeep: JoinHandle<()>,
     runtime: Runtime,
     grace: Duration,
     drain: Duration,
@@ -98,6 +101,8 @@ impl Server {
             )),
         ];
 
+        let stop_upkeep = CancellationToken::new();
+        let keeper = keeper(&config, &store, upstream.clone());
         let forge = Forge {
             passes,
             ports,
@@ -145,16 +150,31 @@ impl Server {
                 .with_graceful_shutdown(stop_api.clone().cancelled_owned())
                 .into_future(),
         );
+        let upkeep = tokio::spawn(maintain::schedule(keeper, stop_upkeep.clone()));
         tracing::info!(%address, ?sandbox, "ready");
         let (grace, drain) =
             (Duration::from_millis(config.drain_grace_ms), Duration::from_millis(config.drain_ms_max));
-        Ok(Server { address, service, stop_api, api, stop_doors, doors, runtime, grace, drain })
+        Ok(Server {
+            address,
+            service,
+            stop_api,
+            api,
+            stop_doors,
+            doors,
+            stop_upkeep,
+            upkeep,
+            runtime,
+            grace,
+            drain,
+        })
     }
 
     /// Nothing new, and `/ready` says so while a balancer can still ask; what runs may finish within the drain time; then doors,
     /// workers, template and folders end, in this order.
     pub async fn stop(self) {
         self.service.drain();
+        self.stop_upkeep.cancel();
+        let _ = self.upkeep.await;
         tokio::time::sleep(self.grace).await;
         self.stop_api.cancel();
         let (mut api, statements) = (self.api, &self.service.journey.statements);
@@ -187,6 +207,18 @@ impl Server {
     /// Completes when the API has ended by itself, which is a fault.
     pub async fn ended(&mut self) {
         let _ = (&mut self.api).await;
+    }
+}
+
+/// What maintenance works with under this configuration.
+pub fn keeper(config: &Config, store: &storage::Store, upstream: Arc<catalog::Upstream>) -> Keeper {
+    Keeper {
+        places: Arc::new(Configured::new(config.warehouse.clone(), upstream.clone())),
+        upstream,
+        store: store.clone(),
+        settings: config.maintain.clone(),
+        ledgers: config.storage.ledger_path.clone().into_iter().collect(),
+        named: Governance::new(config.warehouse.prefix.clone()).name_of(""),
     }
 }
 

@@ -2,8 +2,9 @@
 
 Input: {catalog, token, warehouse, table} and either {store}, the folder that the storage door serves, or {s3: {endpoint,
 access-key-id, secret-access-key, region}}; {tables: [...]} instead of {table} for several. Output for a table: {rows: [[text, ...],
-...], metadata_location, snapshot_id, files}, each value as Python's repr, rows sorted; files are all that the current metadata
-refers to, over all snapshots. Output for several: an object of these.
+...], metadata_location, snapshot_id, files, log}, each value as Python's repr, rows sorted; files are all that the current
+metadata refers to, over all snapshots; log its earlier metadata files. Output for several: an object of these. With {table, add}: makes a file part of the table
+instead, by a commit.
 """
 
 import json
@@ -45,6 +46,7 @@ def read(catalog, name):
         "metadata_location": table.metadata_location,
         "snapshot_id": snapshot.snapshot_id if snapshot else None,
         "files": sorted(files),
+        "log": [entry.metadata_file for entry in table.metadata.metadata_log],
     }
 
 
@@ -54,7 +56,10 @@ if "s3" in ask:
 else:
     properties = {"py-io-impl": "read_table.FolderIO"}
 catalog = RestCatalog("test", uri=ask["catalog"], warehouse=ask["warehouse"], token=ask["token"], **properties)
-if "tables" in ask:
+if "add" in ask:
+    catalog.load_table(ask["table"]).add_files([ask["add"]])
+    print("null")
+elif "tables" in ask:
     print(json.dumps({name: read(catalog, name) for name in ask["tables"]}))
 else:
     print(json.dumps(read(catalog, ask["table"])))

@@ -1,8 +1,10 @@
 """Looks at an S3 store past the server.
 
-Input: {endpoint, key_id, secret, make: bucket}, which also waits until it can be written, or {..., list: bucket}. Output: null, or {key: bytes, ...}.
+Input: {endpoint, key_id, secret, make: bucket}, which also waits until it can be written, {..., put: [path, ...]}, which makes
+small objects, or {..., list: bucket}. Output: null, or {key: bytes, ...}.
 """
 
+import concurrent.futures
 import json
 import sys
 import time
@@ -33,6 +35,15 @@ if "make" in ask:
                 raise
             time.sleep(0.1)
     store.delete_file(f"{ask['make']}/warm-up")
+    print("null")
+elif "put" in ask:
+
+    def put(path):
+        with store.open_output_stream(path) as file:
+            file.write(b"x")
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(put, ask["put"]))
     print("null")
 else:
     found = store.get_file_info(pafs.FileSelector(ask["list"], recursive=True))

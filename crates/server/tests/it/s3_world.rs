@@ -8,7 +8,8 @@ use duck_contract::Code;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::world::{Organisation, World, python, refused, refused_writing};
+use crate::upkeep::run_in;
+use crate::world::{Organisation, World, python, read_toml, refused, refused_writing, set};
 
 pub const KEY_ID: &str = "bucketwidekeyid0001";
 pub const SECRET: &str = "bucketwidesecret-7c1f0d5be2";
@@ -128,6 +129,15 @@ impl Weed {
         let ask =
             json!({"endpoint": self.endpoint(), "key_id": KEY_ID, "secret": SECRET, "list": "lakehouse"});
         python("s3_store.py", &ask).as_object().unwrap().clone()
+    }
+
+    /// Makes small objects.
+    fn puts(&self, keys: &[String]) {
+        let paths: Vec<_> = keys.iter().map(|key| format!("lakehouse/{key}")).collect();
+        python(
+            "s3_store.py",
+            &json!({"endpoint": self.endpoint(), "key_id": KEY_ID, "secret": SECRET, "put": paths}),
+        );
     }
 
     /// A server on it.
@@ -279,6 +289,54 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     in_the_end(acme, &json!({"sql": insert, "format": "json", "allow_writes": true})).await;
     assert_eq!(acme.rows("SELECT b FROM datasets.large WHERE a = 200_000").await, json!([["after"]]));
     assert_eq!(world.globex.rows("SELECT count(*) FROM datasets.sites").await, json!([[4]]));
+}
+
+/// On a store whose listings come in pages, and whose clock says how old an object is.
+#[tokio::test(flavor = "multi_thread")]
+async fn orphans_go_page_by_page_and_when_they_are_old_enough() {
+    let weed = Weed::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let world = weed.world(home.path(), &[]).await;
+    world.acme.write("CREATE TABLE datasets.kept AS SELECT i::INTEGER AS k FROM range(10) t(i)").await;
+    world.acme.write("DELETE FROM datasets.kept WHERE k = 3").await;
+    let folder = world.folder(&world.acme, "kept").await;
+    let live = weed.objects();
+    let orphans: Vec<_> = (0..2_500).map(|n| format!("{folder}/data/orphan-{n:04}.parquet")).collect();
+    weed.puts(&orphans);
+
+    // The shortest grace for statements that take a second and are settled in two.
+    let mut written = read_toml(&world.settings());
+    for (section, name, value) in [
+        ("query", "timeout_ms_max", "1_000"),
+        ("catalog", "settle_ms_max", "1_000"),
+        ("catalog", "read_ms_max", "1_000"),
+        ("maintain", "grace_s", "18"),
+    ] {
+        set(&mut written, section, name, value);
+    }
+    let file = home.path().join("short.toml");
+    std::fs::write(&file, written.to_string()).unwrap();
+    let endpoint = weed.endpoint();
+    let environment = [
+        ("LAKEHOUSE_S3_ENDPOINT", endpoint.as_str()),
+        ("LAKEHOUSE_S3_ACCESS_KEY_ID", KEY_ID),
+        ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
+        ("LAKEHOUSE_S3_REGION", "us-east-1"),
+    ];
+    let remove = ["--warehouse", &world.acme.warehouse, "--remove"];
+    let young = run_in(&world.settings(), &remove, &environment).await;
+    assert!(young.success, "{young:?}");
+    assert_eq!(young.table("datasets.kept")["young"], json!(orphans.len()));
+    assert_eq!(young.one("summary")["removed"], json!(0));
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    let old = run_in(&file, &remove, &environment).await;
+    assert!(old.success, "{old:?}");
+    assert_eq!(
+        (&old.one("summary")["removed"], &old.one("summary")["failed"]),
+        (&json!(orphans.len()), &json!(0))
+    );
+    assert_eq!(weed.objects(), live);
+    assert_eq!(world.acme.rows("SELECT count(*), sum(k) FROM datasets.kept").await, json!([[9, 42]]));
 }
 
 /// The answer of a request that succeeds within half a minute, after whatever refusals.

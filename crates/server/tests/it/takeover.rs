@@ -408,7 +408,7 @@ async fn stolen_keys_open_their_own_warehouse_in_their_own_role() {
         let (below, beside) = (if writes { "200" } else { "403" }, "403");
         let over = if writes { "412" } else { "403" };
         let folder = mine.rsplitn(3, '/').nth(2).unwrap();
-        let part = format!("{folder}/data/taken-over-{writes}.parquet");
+        let fragment = format!("{folder}/data/taken-over-{writes}.parquet");
         let my_table = format!("/v1/{my_prefix}/namespaces/datasets/tables/ds_toydemo001");
         let copy = format!("x-amz-copy-source: {theirs}\r\n");
         let foreign_table = format!("/v1/{their_prefix}/namespaces/datasets/tables/ds_toydemo001");
@@ -416,9 +416,9 @@ async fn stolen_keys_open_their_own_warehouse_in_their_own_role() {
             ("its own object", "200", get(&mine, "")),
             ("its own list", "200", get("/lakehouse", &format!("list-type=2&prefix={own}%2F"))),
             ("writing beside its tables", beside, put(&fresh, "")),
-            ("writing below a table that it was not given", beside, put(&part, "")),
+            ("writing below a table that it was not given", beside, put(&fragment, "")),
             ("its own table", "200", ask("GET", &my_table, "")),
-            ("writing below its own table", below, put(&part, "")),
+            ("writing below its own table", below, put(&fragment, "")),
             ("writing over its own table's file", over, put(&mine, "")),
             ("its own warehouse", "200", ask("GET", &format!("/v1/config?warehouse={own}"), "")),
             ("its own namespaces", "200", ask("GET", &format!("/v1/{my_prefix}/namespaces"), "")),

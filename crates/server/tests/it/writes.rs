@@ -88,7 +88,7 @@ async fn grant_and_policy_hold_at_the_doors_when_nobody_reads_the_sql() {
 /// Grant × policy × kind of change × (a table that is there, one that is made, another organisation's).
 async fn every_cell_is_right(governed: &Governed) {
     let acme = &governed.world.acme;
-    acme.write("CREATE TABLE datasets.there (a INTEGER)").await;
+    acme.write("CREATE TABLE datasets.there AS SELECT i::INTEGER AS a FROM range(100) t(i)").await;
     let everything = governed.token(&json!({"write": true}));
     let one = governed.token(&json!({"write": true, "write_tables": ["datasets.there", "own"]}));
     let nothing = governed.token(&json!({}));
@@ -112,10 +112,10 @@ async fn every_cell_is_right(governed: &Governed) {
         governed.policy(&policy).await;
         for (who, [change, create]) in [(&everything, all), (&one, only)] {
             for sql in [
-                "INSERT INTO datasets.there VALUES (1)",
-                "UPDATE datasets.there SET a = 2 WHERE a = 1",
-                "DELETE FROM datasets.there WHERE a = 2",
-                "MERGE INTO datasets.there t USING (SELECT 7 AS a) s ON t.a = s.a WHEN NOT MATCHED THEN INSERT VALUES (7)",
+                "INSERT INTO datasets.there VALUES (1000)",
+                "UPDATE datasets.there SET a = a + 1 WHERE a > 50",
+                "DELETE FROM datasets.there WHERE a = (SELECT max(a) FROM datasets.there)",
+                "MERGE INTO datasets.there t USING (SELECT 7 AS a) s ON t.a = s.a WHEN MATCHED THEN UPDATE SET a = 7",
                 "ALTER TABLE datasets.there RENAME COLUMN a TO b",
                 "ALTER TABLE datasets.there RENAME COLUMN b TO a",
             ] {

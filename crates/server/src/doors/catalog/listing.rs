@@ -14,13 +14,13 @@ use super::commits::namespace_segment;
 use super::upstream::{CatalogError, Upstream, encode, parse};
 
 const NAMESPACES_MAX: usize = 10_000;
-const TABLES_MAX: usize = 100_000;
+pub(super) const TABLES_MAX: usize = 100_000;
 const PAGES_MAX: usize = 1_000;
 const DEPTH_MAX: usize = 16;
-const CALLS_AT_ONCE: usize = 8;
+pub(super) const CALLS_AT_ONCE: usize = 8;
 const LISTING_TIME_MAX: Duration = Duration::from_secs(30);
 
-type Namespace = Vec<String>;
+pub(super) type Namespace = Vec<String>;
 
 impl Upstream {
     /// Where the warehouse lies, from Lakekeeper's management API. Needs the right `describe` on the warehouse.
@@ -65,7 +65,7 @@ impl Upstream {
     }
 
     /// Level by level, so that a catalog that ignores `parent` cannot lead us round in circles.
-    async fn list_namespaces(&self, prefix: &str) -> Result<BTreeSet<Namespace>, CatalogError> {
+    pub(super) async fn list_namespaces(&self, prefix: &str) -> Result<BTreeSet<Namespace>, CatalogError> {
         let mut all = BTreeSet::new();
         let mut level = self.list_children(prefix, &[]).await?;
         for _ in 0..DEPTH_MAX {
@@ -114,8 +114,8 @@ impl Upstream {
             .collect())
     }
 
-    /// All items of a paged list. `path` ends where a parameter may follow.
-    async fn pages<T>(
+    /// All items of a paged list, at most `items_max`. `path` ends where a parameter may follow.
+    pub(super) async fn pages<T>(
         &self,
         path: &str,
         items_max: usize,
@@ -141,24 +141,24 @@ impl Upstream {
 const TOO_MANY: CatalogError =
     CatalogError::Unusable { reason: "the warehouse holds more than is listed here" };
 
-fn within(count: usize, max: usize) -> Result<(), CatalogError> {
+pub(super) fn within(count: usize, max: usize) -> Result<(), CatalogError> {
     if count <= max { Ok(()) } else { Err(TOO_MANY) }
 }
 
 #[derive(Deserialize)]
-struct Page {
+pub(super) struct Page {
     #[serde(default)]
-    namespaces: Vec<Namespace>,
+    pub(super) namespaces: Vec<Namespace>,
     #[serde(default)]
-    identifiers: Vec<Identifier>,
+    pub(super) identifiers: Vec<Identifier>,
     #[serde(rename = "next-page-token")]
     next_page_token: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Identifier {
-    namespace: Namespace,
-    name: String,
+pub(super) struct Identifier {
+    pub(super) namespace: Namespace,
+    pub(super) name: String,
 }
 
 #[derive(Deserialize)]

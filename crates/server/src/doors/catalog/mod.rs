@@ -17,6 +17,7 @@
 //! | `settle`, `commits` | changes are repeated until their outcome is known |
 //! | `upstream`, `login` | the real catalog and our login there |
 //! | `listing` | what the front asks: a warehouse's place and tables |
+//! | `inventory` | what maintenance asks: every table, and all of its metadata |
 //!
 //! Paths inside Avro manifests pass here unseen: only both doors together are the boundary.
 
@@ -26,6 +27,7 @@ mod commits;
 mod door;
 mod effects;
 mod guard;
+mod inventory;
 mod listing;
 mod login;
 mod reply;
@@ -38,6 +40,7 @@ mod upstream;
 #[cfg(test)]
 mod tests;
 
+pub use inventory::TableId;
 pub use serve::{ServeError, serve};
 pub use settings::{Faults, Settings};
 pub use upstream::{CatalogError, Upstream};

@@ -7,6 +7,7 @@
 //! A request's way: [`serve`] takes the connection, [`guard`] reads the head as it stands on the wire, s3s checks the
 //! signature, [`access`] the operation and the key, [`api`] translates, [`reads`], [`writes`] and [`listing`] do the work
 //! at the [`desk`], [`health`] holds the deadlines, [`backend`] knows the store, [`answers`] words its failures.
+//! [`upkeep`] is what maintenance does in the store, past the door.
 
 mod access;
 mod answers;
@@ -25,10 +26,12 @@ mod serve;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 mod writes;
 
 pub use backend::{Store, StoreError};
 pub use guests::Traffic;
-pub use ledger::{Candidate, Ledger};
+pub use ledger::{Candidate, Ledger, candidates, settle, stamp};
 pub use serve::{Door, ServeError};
 pub use settings::{Kind, Limits, Settings};
+pub use upkeep::Object;
