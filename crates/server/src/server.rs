@@ -218,7 +218,7 @@ pub fn keeper(config: &Config, store: &storage::Store, upstream: Arc<catalog::Up
         store: store.clone(),
         settings: config.maintain.clone(),
         ledgers: config.storage.ledger_path.clone().into_iter().collect(),
-        named: Governance::new(config.warehouse.prefix.clone()).name_of(""),
+        named: Governance::new(config.warehouse.prefix.clone(), Writes::closed()).name_of(""),
     }
 }
 
