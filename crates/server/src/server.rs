@@ -114,14 +114,8 @@ impl Server {
         };
         let pool =
             Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
+        let facts = facts(&config);
         let writes = Writes::open(config.writes).map_err(|faults| StartError::Settings(faults.join(", ")))?;
-        let facts = Facts {
-            auth: config.auth.modes(),
-            issuers: config.auth.issuer_facts(),
-            storage: storage_kind(config.storage.kind),
-            readers_key: config.storage.ro_access_key_id.is_some(),
-            default_schema: config.warehouse.default_schema.clone(),
-        };
         let statements = Statements::open(config.statements, runtime.path.join("statements"))
             .map_err(step("make the statements' folder"))?;
         let journey = Arc::new(Journey {
@@ -219,6 +213,16 @@ pub fn keeper(config: &Config, store: &storage::Store, upstream: Arc<catalog::Up
         settings: config.maintain.clone(),
         ledgers: config.storage.ledger_path.clone().into_iter().collect(),
         named: Governance::new(config.warehouse.prefix.clone(), Writes::closed()).name_of(""),
+    }
+}
+
+fn facts(config: &Config) -> Facts {
+    Facts {
+        auth: config.auth.modes(),
+        issuers: config.auth.issuer_facts(),
+        storage: storage_kind(config.storage.kind),
+        readers_key: config.storage.ro_access_key_id.is_some(),
+        default_schema: config.warehouse.default_schema.clone(),
     }
 }
 
