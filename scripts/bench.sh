@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds everything in release and measures: scripts/bench.sh [cold|memory|churn|fair|stop|small|stream|all]. See docs/performance.md.
+# Builds everything in release and measures: scripts/bench.sh [cold|memory|churn|fair|stop|small|stream|writes|all]. See docs/performance.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # One command, so that all of it is built with the same features.

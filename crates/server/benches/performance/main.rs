@@ -1,6 +1,6 @@
 //! What a query costs: real processes, real sockets, one Markdown table a part.
 //!
-//! `cargo bench -p duck-server --bench performance -- [cold|memory|churn|fair|stop|small|stream|all]`. It needs `duck-worker` and the example
+//! `cargo bench -p duck-server --bench performance -- [cold|memory|churn|fair|stop|small|stream|writes|all]`. It needs `duck-worker` and the example
 //! `in_process` of the same build (`scripts/bench.sh` makes both), and `.venv` for the parts that compare with bare DuckDB.
 //! Everything it starts ends with it. `docs/performance.md` holds the figures and how to read them.
 
@@ -19,6 +19,7 @@ mod stream;
 mod table;
 mod usage;
 mod world;
+mod writes;
 
 use table::say;
 
@@ -51,6 +52,9 @@ async fn main() -> Result<(), Failed> {
     }
     if asked("stream") {
         stream::measure().await?;
+    }
+    if asked("writes") {
+        writes::measure().await?;
     }
     say(&format!("Load at end: {}", usage::load()?))
 }
