@@ -9,6 +9,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::query::ChangeKind;
 use crate::{Code, Format, Params};
 
 /// Trailer of an answer that failed after its first bytes, in place of the counts: a [`Failure`].
@@ -170,8 +171,8 @@ pub struct Target {
     pub schema: String,
     /// The table; none where it is the schema itself.
     pub table: Option<String>,
-    /// It does not exist before.
-    pub is_new: bool,
+    /// What is done to it.
+    pub kind: ChangeKind,
 }
 
 /// How much text, and how deep, an engine takes to read. What is beyond it costs DuckDB's parser or planner more than any question

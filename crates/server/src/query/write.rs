@@ -1,10 +1,11 @@
 //! A statement that may change something: its turn, its repetitions, and the truth about what it has changed.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use duck_contract::query::{OnConflict, WriteReport, WriteState};
+use duck_contract::query::{ChangeKind, OnConflict, WriteReport, WriteState};
 use duck_contract::worker::{Intent, Statement, Target};
 use duck_contract::{Code, Format};
 use hyper::Method;
@@ -41,14 +42,38 @@ async fn intent(lease: &Lease, order: &Order) -> Result<Intent, Fault> {
     if let Some(writ) = order.permit.writ() {
         intent.targets.iter().try_for_each(|target| check(writ, target))?;
     }
+    if !order.statement.before.is_empty() && !is_one_change(&intent.targets) {
+        let sentence = "These statements cannot be made together: the catalog makes, removes and renames tables and schemas one by \
+                        one. Send each of those by itself.";
+        return Err(Fault::new(Code::NotSupported, sentence));
+    }
     Ok(intent)
 }
 
-fn check(rights: &dyn Rights, Target { schema, table, is_new }: &Target) -> Result<(), Fault> {
+/// Whether the catalog is asked once for all of it: for changes of tables that are there, or for one that is made and filled.
+fn is_one_change(targets: &[Target]) -> bool {
+    let names =
+        |target: &Target| (target.schema.to_lowercase(), target.table.as_deref().map(str::to_lowercase));
+    let made: BTreeSet<_> = targets.iter().filter(|t| t.kind == ChangeKind::Create).map(names).collect();
+    let changes = targets.iter().map(|target| match target.kind {
+        ChangeKind::Commit if !made.contains(&names(target)) => (ChangeKind::Commit, None),
+        ChangeKind::Commit => (ChangeKind::Create, Some(names(target))),
+        kind => (kind, Some(names(target))),
+    });
+    let mut seen = Vec::new();
+    for change in changes {
+        if !seen.contains(&change) {
+            seen.push(change);
+        }
+    }
+    seen.len() < 2
+}
+
+fn check(rights: &dyn Rights, Target { schema, table, kind }: &Target) -> Result<(), Fault> {
     let namespace: Vec<String> = schema.split('.').map(str::to_owned).collect();
     let Some(name) = table.clone() else { return rights.check(Act::Schema(&namespace)) };
     let table = Table { namespace, name };
-    rights.check(if *is_new { Act::Create(&table) } else { Act::Change(&table) })
+    rights.check(if *kind == ChangeKind::Create { Act::Create(&table) } else { Act::Change(&table) })
 }
 
 enum Asked {
@@ -99,7 +124,9 @@ pub(crate) async fn write(
         let outcome = run((entry, slot), lease, order).await;
         let Err(Failed::Conflict(held, fault)) = outcome else { return outcome };
         let pause = pause(order.errand.attempts());
-        if !is_repeated(&intent, order.on_conflict) || Instant::now() + pause >= order.deadline {
+        let untouched = order.errand.report(false).is_some_and(|report| report.state == WriteState::NotMade);
+        let again = untouched && is_repeated(&intent, order.on_conflict);
+        if !again || Instant::now() + pause >= order.deadline {
             return Err(Failed::Fault(fault));
         }
         tracing::info!("somebody else's commit was in the way: once more");
@@ -210,7 +237,7 @@ fn with_report(answer: &Bytes, report: &[u8]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use duck_contract::query::{ChangeKind, TableChange};
+    use duck_contract::query::TableChange;
 
     use super::*;
 
@@ -219,6 +246,28 @@ mod tests {
         let answer = Bytes::from_static(br#"{"columns":[],"rows":[],"row_count":0,"truncated":false}"#);
         let whole: serde_json::Value = serde_json::from_slice(&with_report(&answer, b"{\"a\":1}")).unwrap();
         assert_eq!((&whole["write"]["a"], &whole["truncated"]), (&1.into(), &false.into()));
+    }
+
+    #[test]
+    fn what_the_catalog_is_asked_for_twice_is_not_made_together() {
+        use ChangeKind::{Commit, Create, Drop, Schema};
+        let of = |changes: &[(ChangeKind, &str)]| {
+            let target = |(kind, name): &(ChangeKind, &str)| {
+                let table = (*kind != Schema).then(|| (*name).to_owned());
+                Target { schema: "ds".into(), table, kind: *kind }
+            };
+            is_one_change(&changes.iter().map(target).collect::<Vec<_>>())
+        };
+        assert!(of(&[]) && of(&[(Commit, "a"), (Commit, "b")]) && of(&[(Create, "a"), (Commit, "A")]));
+        for apart in [
+            &[(Create, "a"), (Create, "b")][..],
+            &[(Create, "a"), (Commit, "b")],
+            &[(Drop, "a"), (Commit, "b")],
+            &[(Drop, "a"), (Create, "a")],
+            &[(Schema, ""), (Create, "a")],
+        ] {
+            assert!(!of(apart), "{apart:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use duck_contract::Code;
+use duck_contract::query::ChangeKind;
 use duck_contract::worker::{Failure, Intent, Target};
 
 use super::CATALOG;
@@ -28,6 +29,12 @@ const VERBS: [&str; 8] = ["INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "CR
 /// Where one of these stands first, outside of brackets, nothing is changed.
 const READS: [&str; 9] =
     ["SELECT", "FROM", "VALUES", "TABLE", "DESCRIBE", "SHOW", "SUMMARIZE", "PIVOT", "UNPIVOT"];
+
+/// Whether an ALTER TABLE gives the table another name, behind the one that it has.
+fn skip_to_rename<'s>(rest: impl Iterator<Item = Token<'s>>) -> bool {
+    let words: Vec<Option<String>> = rest.take(2).map(word).collect();
+    words == [Some("RENAME".to_owned()), Some("TO".to_owned())]
+}
 
 /// What statements are about to change together.
 pub(super) fn intent<'s>(statements: impl Iterator<Item = &'s str>, default_schema: &str) -> Intent {
@@ -148,7 +155,6 @@ fn change<'s>(pieces: &Pieces<'s>, default_schema: &str) -> Option<Change<'s>> {
         }
         found
     };
-    let is_new = verb == "CREATE";
     let what = match verb {
         "INSERT" | "MERGE" => skip(&["OR", "REPLACE", "IGNORE", "INTO"]),
         "UPDATE" => Vec::new(),
@@ -187,11 +193,22 @@ fn change<'s>(pieces: &Pieces<'s>, default_schema: &str) -> Option<Change<'s>> {
     }
     if has("SCHEMA") {
         let schema = parts.join(".");
-        return Some(Change { verb, target: Some(Target { schema, table: None, is_new }), name: "".into() });
+        return Some(Change {
+            verb,
+            target: Some(Target { schema, table: None, kind: ChangeKind::Schema }),
+            name: "".into(),
+        });
     }
     let own = parts.pop()?;
     let schema = if parts.is_empty() { default_schema.to_owned() } else { parts.join(".") };
-    let target = Target { schema, table: Some(own.clone().into_owned()), is_new };
+    let renames = verb == "ALTER" && skip_to_rename(rest);
+    let kind = match verb {
+        "CREATE" => ChangeKind::Create,
+        "DROP" => ChangeKind::Drop,
+        _ if renames => ChangeKind::Rename,
+        _ => ChangeKind::Commit,
+    };
+    let target = Target { schema, table: Some(own.clone().into_owned()), kind };
     Some(Change { verb, target: Some(target), name: own.to_lowercase().into() })
 }
 
@@ -203,30 +220,35 @@ mod tests {
         intent(std::iter::once(sql), "datasets")
     }
 
-    fn target(schema: &str, table: Option<&str>, is_new: bool) -> Target {
-        Target { schema: schema.into(), table: table.map(str::to_owned), is_new }
+    fn target(schema: &str, table: Option<&str>, kind: ChangeKind) -> Target {
+        Target { schema: schema.into(), table: table.map(str::to_owned), kind }
     }
 
     #[test]
     fn what_a_statement_changes_is_read_from_its_text() {
         for (sql, expected) in [
-            ("INSERT INTO t VALUES (1)", target("datasets", Some("t"), false)),
-            ("insert into lake.ds.\"T x\" (a) select 1", target("ds", Some("T x"), false)),
+            ("INSERT INTO t VALUES (1)", target("datasets", Some("t"), ChangeKind::Commit)),
+            ("insert into lake.ds.\"T x\" (a) select 1", target("ds", Some("T x"), ChangeKind::Commit)),
             (
                 "WITH a AS (SELECT 1), b AS (DELETE FROM x) INSERT INTO ds.t FROM a",
-                target("ds", Some("t"), false),
+                target("ds", Some("t"), ChangeKind::Commit),
             ),
-            ("/* c */ UPDATE ds.t SET a = 1", target("ds", Some("t"), false)),
-            ("DELETE FROM t USING u WHERE true", target("datasets", Some("t"), false)),
-            ("MERGE INTO a.b.t USING s ON true WHEN MATCHED THEN DELETE", target("a.b", Some("t"), false)),
-            ("TRUNCATE t", target("datasets", Some("t"), false)),
-            ("TRUNCATE TABLE ds.t", target("ds", Some("t"), false)),
-            ("CREATE TABLE IF NOT EXISTS ds.t AS SELECT 1", target("ds", Some("t"), true)),
-            ("CREATE SCHEMA IF NOT EXISTS lake.s", target("s", None, true)),
-            ("DROP SCHEMA s CASCADE", target("s", None, false)),
-            ("DROP TABLE IF EXISTS t", target("datasets", Some("t"), false)),
-            ("ALTER TABLE ds.t ADD COLUMN c INTEGER", target("ds", Some("t"), false)),
-            ("EXPLAIN ANALYZE INSERT INTO t SELECT 1", target("datasets", Some("t"), false)),
+            ("/* c */ UPDATE ds.t SET a = 1", target("ds", Some("t"), ChangeKind::Commit)),
+            ("DELETE FROM t USING u WHERE true", target("datasets", Some("t"), ChangeKind::Commit)),
+            (
+                "MERGE INTO a.b.t USING s ON true WHEN MATCHED THEN DELETE",
+                target("a.b", Some("t"), ChangeKind::Commit),
+            ),
+            ("TRUNCATE t", target("datasets", Some("t"), ChangeKind::Commit)),
+            ("TRUNCATE TABLE ds.t", target("ds", Some("t"), ChangeKind::Commit)),
+            ("CREATE TABLE IF NOT EXISTS ds.t AS SELECT 1", target("ds", Some("t"), ChangeKind::Create)),
+            ("CREATE SCHEMA IF NOT EXISTS lake.s", target("s", None, ChangeKind::Schema)),
+            ("DROP SCHEMA s CASCADE", target("s", None, ChangeKind::Schema)),
+            ("DROP TABLE IF EXISTS t", target("datasets", Some("t"), ChangeKind::Drop)),
+            ("ALTER TABLE ds.t ADD COLUMN c INTEGER", target("ds", Some("t"), ChangeKind::Commit)),
+            ("EXPLAIN ANALYZE INSERT INTO t SELECT 1", target("datasets", Some("t"), ChangeKind::Commit)),
+            ("ALTER TABLE ds.t RENAME TO u", target("ds", Some("t"), ChangeKind::Rename)),
+            ("ALTER TABLE ds.t RENAME COLUMN a TO b", target("ds", Some("t"), ChangeKind::Commit)),
         ] {
             assert_eq!(of(sql).targets, [expected], "{sql}");
         }
