@@ -114,7 +114,7 @@ impl Journey {
         let (journey, id) = (self.clone(), pending.id().to_owned());
         let entry = self.register.enter(&permit, &id)?;
         let order = self.order(permit, &id, true, arrived, ask.query);
-        pending.keep(async move {
+        pending.keep(order.errand.clone(), async move {
             let stopped = entry.stopped();
             let answer = async {
                 // Nobody waits for this one, so it can wait for its turn as long as it has time.
@@ -142,7 +142,7 @@ impl Journey {
     async fn proceed(&self, held: (Entry, Slot), order: &Order) -> Result<Answer, Fault> {
         let lease = self.pool.lease(&order.permit, &order.errand, order.deadline).await?;
         let (entry, slot) = match self.execute(held, lease, order).await {
-            Err(Failed::Bystander(entry, slot, fault)) => {
+            Err(Failed::Bystander(entry, slot, fault)) if order.errand.is_untouched() => {
                 tracing::warn!(cause = fault.chain(), "its engine ended by another's doing: once more");
                 (entry, slot)
             }
@@ -203,7 +203,12 @@ impl Journey {
 /// Failures that a healthy workspace's writes do not have: others' commits in the way in spite of repetitions, an outcome that nobody
 /// knows.
 fn is_unhealthy(fault: &Fault, order: &Order) -> bool {
-    fault.code == Code::CommitUnknown || order.errand.attempts() > 1
+    let in_the_way = order.errand.attempts() > 1 && order.errand.conflict().is_some();
+    match fault.code {
+        Code::CommitUnknown => true,
+        Code::CommitConflict | Code::Timeout => in_the_way,
+        _ => false,
+    }
 }
 
 /// The answer, or that somebody stopped it.

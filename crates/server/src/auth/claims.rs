@@ -160,7 +160,7 @@ mod tests {
             caller(&rules, &claims).unwrap().grant().covers("ds", Some(table))
         };
         assert!(
-            covers(json!(["ds.t"]), "t") && covers(json!("ds.t staging"), "t") && covers(json!(null), "u")
+            covers(json!(["ds.t"]), "t") && covers(json!("ds.t staging.*"), "t") && covers(json!(null), "u")
         );
         for unclear in [json!(["ds.t"]), json!([]), json!(true), json!({"ds.u": true}), json!("")] {
             assert!(!covers(unclear.clone(), "u"), "{unclear}");

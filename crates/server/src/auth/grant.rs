@@ -7,7 +7,7 @@ pub enum Grant {
     Nothing,
     /// Whatever the service's policy lets it.
     Everything,
-    /// Tables (`schema.table`) and whole schemas (`schema`) by name, without regard to case.
+    /// Tables (`schema.table`) and whole schemas (`schema.*`) by name, without regard to case.
     Only(Vec<String>),
 }
 
@@ -25,8 +25,9 @@ impl Grant {
     pub fn covers(&self, schema: &str, table: Option<&str>) -> bool {
         let Grant::Only(names) = self else { return *self == Grant::Everything };
         let schema = schema.to_lowercase();
+        let whole = format!("{schema}.*");
         let table = table.map(|table| format!("{schema}.{}", table.to_lowercase()));
-        names.iter().map(|name| name.to_lowercase()).any(|name| name == schema || Some(name) == table)
+        names.iter().map(|name| name.to_lowercase()).any(|name| name == whole || Some(name) == table)
     }
 }
 
@@ -41,10 +42,12 @@ mod tests {
         assert!(Grant::of(true, None).covers("ds", Some("t")));
         assert!(!Grant::of(false, None).covers("ds", Some("t")));
         assert!(!grant(false, &["ds"]).covers("ds", Some("t")));
-        let some = grant(true, &["ds.Orders", "staging"]);
+        let some = grant(true, &["ds.Orders", "staging.*"]);
         assert!(some.covers("DS", Some("orders")) && some.covers("staging", Some("any")));
         assert!(some.covers("staging", None) && !some.covers("stagin", None));
         assert!(!some.covers("ds", Some("other")) && !some.covers("ds", None));
+        // A table is not the schema of the same name below another one.
+        assert!(!some.covers("ds.orders", Some("t")) && !some.covers("ds.orders", None));
         assert!(!grant(true, &[]).covers("ds", Some("t")));
     }
 }

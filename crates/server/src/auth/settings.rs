@@ -108,7 +108,7 @@ pub struct ClaimNames {
     pub roles: String,
     /// `true` there grants writing.
     pub write: String,
-    /// The tables (`schema.table`) and schemas to which that is restricted: a list, or words with spaces between.
+    /// The tables (`schema.table`) and schemas (`schema.*`) to which that is restricted: a list, or words with spaces between.
     pub write_tables: String,
 }
 

@@ -17,6 +17,8 @@ use crate::fault::Fault;
 
 /// Tables of one statement that are remembered. More are counted by nobody.
 const TABLES_MAX: usize = 10_000;
+/// Requests for a change of one statement.
+const CHANGES_MAX: usize = 1_000;
 
 /// A table by its names in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,10 +117,12 @@ struct Seen {
     changes: Vec<(Vec<Effect>, Option<Outcome>)>,
     refused: Option<Fault>,
     /// Why the table that it was given last may not be written.
-    closed: Option<Fault>,
+    unwritable: Option<Fault>,
     conflict: Option<String>,
     /// How often it was run.
     attempts: u32,
+    /// Its outcome was told: from now on it changes nothing.
+    closed: bool,
 }
 
 /// One statement on its worker.
@@ -177,7 +181,7 @@ impl Errand {
             seen.read.insert(table.clone());
         }
         if let Some(Err(fault)) = &may_write {
-            seen.closed = Some(fault.clone());
+            seen.unwritable = Some(fault.clone());
         }
         drop(seen);
         if let (Some(Ok(())), Some(location)) = (may_write, location) {
@@ -188,7 +192,7 @@ impl Errand {
     /// Files of a table may be written below this address from now on.
     pub(super) fn drafted(&self, table: &Table, location: &str) {
         let mut seen = self.seen();
-        if seen.writable.len() < TABLES_MAX {
+        if seen.writable.len() < TABLES_MAX && !seen.closed {
             seen.writable.insert(format!("{}/", location.trim_end_matches('/')), table.clone());
         }
     }
@@ -197,20 +201,35 @@ impl Errand {
     pub(super) fn may_put(&self, address: &str) -> bool {
         let mut seen = self.seen();
         let below = |below: &String| address.len() > below.len() && address.starts_with(below.as_str());
-        let may = seen.writable.keys().any(below);
+        let may = !seen.closed && seen.writable.keys().any(below);
         if !may {
             let sentence = "Files are written only as part of a table that the statement may change.";
-            let fault = seen.closed.clone().unwrap_or_else(|| Fault::new(Code::WriteTargetClosed, sentence));
+            let fault =
+                seen.unwritable.clone().unwrap_or_else(|| Fault::new(Code::WriteTargetClosed, sentence));
             seen.refused.get_or_insert(fault);
         }
         may
     }
 
-    /// These changes are about to be sent to the catalog. The number is for [`Errand::ended`].
-    pub(super) fn begins(&self, effects: Vec<Effect>) -> usize {
+    /// These changes are about to be sent to the catalog. The number is for [`Errand::ended`]; none where its outcome was told
+    /// already, or it has changed too much.
+    pub(super) fn begins(&self, effects: Vec<Effect>) -> Option<usize> {
         let mut seen = self.seen();
+        if seen.closed || seen.changes.len() >= CHANGES_MAX {
+            return None;
+        }
         seen.changes.push((effects, None));
-        seen.changes.len() - 1
+        Some(seen.changes.len() - 1)
+    }
+
+    /// From now on it changes nothing: what is told of it stays true.
+    pub fn close(&self) {
+        self.seen().closed = true;
+    }
+
+    /// Whether it has changed nothing so far, for certain: then it can be run again.
+    pub fn is_untouched(&self) -> bool {
+        self.seen().changes.iter().all(|(_, outcome)| *outcome == Some(Outcome::NotMade))
     }
 
     /// It is known what became of them.
@@ -265,20 +284,29 @@ impl Errand {
     pub fn report(&self, succeeded: bool) -> Option<WriteReport> {
         self.rights.as_ref()?;
         let seen = self.seen();
-        let of = |wanted: Option<Outcome>| {
-            let some = seen.changes.iter().filter(move |(_, outcome)| *outcome == wanted);
-            some.flat_map(|(effects, _)| effects).map(Effect::told)
+        let of = |wanted: &[Option<Outcome>]| {
+            let some = seen.changes.iter().filter(|(_, outcome)| wanted.contains(outcome));
+            let mut told: Vec<TableChange> = Vec::new();
+            for change in some.flat_map(|(effects, _)| effects).map(Effect::told) {
+                // An engine that repeats its commit by itself has made it once.
+                if !told.contains(&change) {
+                    told.push(change);
+                }
+            }
+            told
         };
-        let unsure: Vec<TableChange> = of(None).chain(of(Some(Outcome::Unknown))).collect();
-        let made: Vec<TableChange> = of(Some(Outcome::Made)).collect();
+        let (unsure, made) = (of(&[None, Some(Outcome::Unknown)]), of(&[Some(Outcome::Made)]));
+        let requests = seen.changes.iter().filter(|(_, outcome)| *outcome == Some(Outcome::Made)).count();
         let refused = seen.refused.is_some()
             || seen.changes.last().is_some_and(|(_, outcome)| *outcome == Some(Outcome::NotMade));
         let state = match (unsure.is_empty(), made.is_empty()) {
             (false, _) => WriteState::Unknown,
+            (true, true) if refused => WriteState::NotMade,
             // A success without a change had nothing to change.
             (true, _) if succeeded => WriteState::Made,
             (true, true) => WriteState::NotMade,
-            (true, false) if refused => WriteState::Partly,
+            // Whoever has failed after the first of several may have had more to do.
+            (true, false) if refused || requests > 1 => WriteState::Partly,
             (true, false) => WriteState::Made,
         };
         let changes = if unsure.is_empty() { made } else { unsure };
@@ -380,22 +408,29 @@ pub(super) mod tests {
         let state = |errand: &Errand| errand.report(false).unwrap().state;
         let errand = Errand::writing(Box::new(Anything));
         assert_eq!(state(&errand), WriteState::NotMade);
-        let first = errand.begins(vec![effect(ChangeKind::Commit, "t")]);
+        let first = errand.begins(vec![effect(ChangeKind::Commit, "t")]).unwrap();
         assert_eq!(state(&errand), WriteState::Unknown);
         errand.ended(first, Outcome::NotMade, Some("t has moved".into()));
         assert_eq!(
             (state(&errand), errand.conflict().as_deref()),
             (WriteState::NotMade, Some("t has moved"))
         );
-        let second = errand.begins(vec![effect(ChangeKind::Commit, "t")]);
+        assert!(errand.is_untouched());
+        let second = errand.begins(vec![effect(ChangeKind::Commit, "t")]).unwrap();
+        assert!(!errand.is_untouched());
         errand.ended(second, Outcome::Made, None);
         errand.attempted();
         let report = errand.report(true).unwrap();
         assert_eq!((report.state, report.changes.len(), report.attempts), (WriteState::Made, 1, 1));
         assert_eq!(report.changes[0].snapshot_id.as_deref(), Some("7"));
-        let third = errand.begins(vec![effect(ChangeKind::Drop, "u")]);
+        let third = errand.begins(vec![effect(ChangeKind::Drop, "u")]).unwrap();
         errand.ended(third, Outcome::NotMade, None);
         assert_eq!(state(&errand), WriteState::Partly);
+        // What was told stays true.
+        errand.close();
+        assert!(errand.begins(vec![effect(ChangeKind::Drop, "u")]).is_none());
+        errand.loaded(&table("t"), Some("s3://lake/w_a/t"));
+        assert!(!errand.may_put("s3://lake/w_a/t/data/x.parquet"));
         assert!(Errand::reading().report(true).is_none());
     }
 
@@ -417,7 +452,7 @@ pub(super) mod tests {
     async fn who_waits_for_a_change_is_told_when_it_is_settled() {
         let errand = Errand::writing(Box::new(Anything));
         assert!(errand.settled(Duration::ZERO).await);
-        let number = errand.begins(vec![effect(ChangeKind::Commit, "t")]);
+        let number = errand.begins(vec![effect(ChangeKind::Commit, "t")]).unwrap();
         assert!(!errand.settled(Duration::from_secs(1)).await);
         let waits = tokio::spawn({
             let errand = errand.clone();

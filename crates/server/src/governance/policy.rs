@@ -142,6 +142,11 @@ impl Policy {
 
     fn of_table(&self, workspace: &str, own: Option<&Workspace>, table: &Table) -> Option<(Target, String)> {
         let name = table.dotted().to_lowercase();
+        let closes = |tables: &BTreeMap<String, Target>| tables.values().any(|t| *t == Target::None);
+        if !name.is_ascii() && (own.is_some_and(|own| closes(&own.tables)) || closes(&self.tables)) {
+            // A catalog may take it for one of those that are closed: there are many ways to write the same name.
+            return Some((Target::None, "tables (the name is not ASCII)".to_owned()));
+        }
         if let Some(target) = own.and_then(|own| own.tables.get(&name)) {
             return Some((*target, format!("workspaces.{workspace}.tables.\"{name}\"")));
         }
@@ -243,8 +248,8 @@ impl Reader {
         let mut tables = BTreeMap::new();
         for (name, value) in self.section(at, value) {
             let at = format!("{at}.\"{name}\"");
-            if !name.contains('.') {
-                self.faults.push(format!("{at}: a table is named as \"schema.table\""));
+            if !name.contains('.') || !name.is_ascii() {
+                self.faults.push(format!("{at}: a table is named as \"schema.table\", in ASCII"));
             }
             if tables.insert(name.to_lowercase(), self.target(&at, value)).is_some() {
                 self.faults.push(format!("{at}: the same table is named twice"));
@@ -315,6 +320,8 @@ mod tests {
         Table { namespace: vec!["ds".into()], name: name.into() }
     }
 
+    const OPEN: &str = "write_target = 'iceberg_native'";
+
     fn decided(policy: &str, workspace: &str, act: Act<'_>) -> (bool, String) {
         let Decision { open, rule } = Policy::read(policy).unwrap().decide(workspace, act);
         (open, rule)
@@ -359,6 +366,10 @@ mod tests {
             let killed = format!("kill = true\n{policy}");
             assert_eq!(decided(&killed, workspace, act), (false, "kill".to_owned()));
         }
+        // What cannot be told apart from a closed table for certain is closed, too.
+        let audit = table("aud\u{131}t");
+        assert!(!decided(policy, "c", Act::Change(&audit)).0);
+        assert!(decided(OPEN, "c", Act::Change(&audit)).0);
         let policy = Policy::read(policy).unwrap();
         // Something of it is open: that one table.
         assert!(policy.overview("a").open);

@@ -60,7 +60,7 @@ struct Inner {
     settings: Settings,
     policy: RwLock<Arc<Policy>>,
     /// What the file held when it was last taken or refused, and what was wrong with it.
-    seen: Mutex<(String, Vec<String>)>,
+    seen: Mutex<(Option<String>, Vec<String>)>,
     /// What it held at the last look. Only what is still there at the next is read: somebody may be writing it.
     fresh: Mutex<String>,
     stops: Mutex<Stops>,
@@ -93,7 +93,7 @@ impl Writes {
             settings,
             policy: RwLock::new(Arc::new(policy)),
             fresh: Mutex::new(text.clone()),
-            seen: Mutex::new((text, Vec::new())),
+            seen: Mutex::new((Some(text), Vec::new())),
             stops: Mutex::default(),
         }))
     }
@@ -167,7 +167,7 @@ impl Inner {
         self.stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self) -> MutexGuard<'_, (String, Vec<String>)> {
+    fn seen(&self) -> MutexGuard<'_, (Option<String>, Vec<String>)> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,25 +183,25 @@ impl Inner {
         let Some(path) = &self.settings.policy else { return };
         let text = match text(path) {
             Ok(text) => text,
-            Err(e) => return self.keeps(String::new(), vec![e.to_string()]),
+            Err(e) => return self.keeps(None, vec![e.to_string()]),
         };
         let before =
             std::mem::replace(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner), text.clone());
-        if before != text || self.seen().0 == text {
+        if before != text || self.seen().0.as_ref() == Some(&text) {
             return;
         }
         match Policy::read(&text) {
             Ok(policy) => {
                 tracing::warn!("a new policy of writes holds");
                 *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
-                *self.seen() = (text, Vec::new());
+                *self.seen() = (Some(text), Vec::new());
             }
-            Err(faults) => self.keeps(text, faults),
+            Err(faults) => self.keeps(Some(text), faults),
         }
     }
 
     /// The old policy goes on; what is wrong with the new one is said once.
-    fn keeps(&self, text: String, faults: Vec<String>) {
+    fn keeps(&self, text: Option<String>, faults: Vec<String>) {
         let mut seen = self.seen();
         if seen.1 != faults {
             tracing::error!(?faults, "the policy of writes has faults: the old one still holds");
@@ -217,8 +217,8 @@ async fn follow(inner: std::sync::Weak<Inner>) {
         let Some(inner) = inner.upgrade() else { return };
         // Not on the threads that answer requests: a file can be on a disk that hangs.
         let looked = tokio::task::spawn_blocking(move || inner.look());
-        if looked.await.is_err() {
-            return;
+        if let Err(e) = looked.await {
+            tracing::error!(error = %e, "the policy of writes could not be looked at");
         }
     }
 }
@@ -270,8 +270,14 @@ mod tests {
         after("write_target = \"iceberg_native\"").await;
         assert!(open(&writes) && writes.status()["faults"].as_array().unwrap().is_empty());
         std::fs::remove_file(&path).unwrap();
-        tokio::time::sleep(ROUND * 4).await;
+        for _ in 0..200 {
+            tokio::time::sleep(ROUND).await;
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert!(open(&writes), "a file that is gone closes nothing and opens nothing");
+        // One that is there again and says nothing closes everything.
+        after("").await;
+        assert!(!open(&writes));
     }
 
     #[tokio::test]

@@ -37,6 +37,7 @@ pub(crate) use self::worker::{Outgrown, Worker};
 use crate::doors::{Errand, OnErrand, Passes, Place, Visitor};
 use crate::fault::Fault;
 use crate::governance::Permit;
+use crate::limits::Turn;
 
 /// How often idle and outgrown workers are looked for.
 const ROUND: Duration = Duration::from_millis(100);
@@ -447,17 +448,23 @@ pub struct Lease {
     worker: Arc<Worker>,
     sent: Option<OnErrand>,
     number: Option<Number>,
+    turn: Option<Turn>,
 }
 
 impl Lease {
     fn of(pool: Arc<Inner>, key: Key, worker: Arc<Worker>) -> Self {
         worker.leased();
-        Lease { pool, key, worker, sent: None, number: None }
+        Lease { pool, key, worker, sent: None, number: None, turn: None }
     }
 
     /// The worker.
     pub(crate) fn worker(&self) -> &Arc<Worker> {
         &self.worker
+    }
+
+    /// Keeps a turn as long as the worker is in use.
+    pub(crate) fn hold(&mut self, turn: Turn) {
+        self.turn = Some(turn);
     }
 
     /// Nobody gets this worker any more; it ends when the last who has it lets go.

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 pub use self::register::Register;
 pub(crate) use self::register::{Entry, Known};
-pub(crate) use self::write::{header_of, told, write};
+pub(crate) use self::write::{header_of, told, truly, write};
 use crate::doors::Errand;
 use crate::fault::Fault;
 use crate::governance::Permit;

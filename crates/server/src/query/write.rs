@@ -13,9 +13,7 @@ use hyper::header::HeaderValue;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::{
-    Answer, Entry, FAILURE_BYTES_MAX, Failed, Failure, Order, Rows, collect, failed, late, request, run,
-};
+use super::{Answer, Entry, Failed, Failure, Order, Rows, collect, failed, late, request, run};
 use crate::doors::{Act, Errand, Rights, Table};
 use crate::fault::Fault;
 use crate::limits::{Slot, Tables};
@@ -26,13 +24,19 @@ const SETTLED_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts at a commit, where somebody else's was in the way: at first, and at most.
 const PAUSE_FIRST_MS: u64 = 10;
 const PAUSE_MAX_MS: u64 = 1_000;
+/// A thousand tables with long names.
+const INTENT_BYTES_MAX: usize = 1 << 20;
 /// Clients take headers of some 16 KiB.
-const HEADER_CHANGES_MAX: usize = 32;
+const HEADER_BYTES_MAX: usize = 8 << 10;
 
 /// What the statement is about to change, as its engine reads it: refused where the permit does not cover it, before any file is
 /// written. The doors ask again.
 async fn intent(lease: &Lease, order: &Order) -> Result<Intent, Fault> {
-    let asked = timeout_at(order.deadline, ask(lease, &order.statement)).await.map_err(|_| late())?;
+    let asked = timeout_at(order.deadline, ask(lease, &order.statement)).await.map_err(|_| {
+        // It still reads.
+        lease.retire();
+        late()
+    })?;
     let intent = asked.map_err(|e| match e {
         Asked::Refused(failure) => failed(failure),
         Asked::Broken(e) => {
@@ -91,7 +95,7 @@ async fn ask(lease: &Lease, statement: &Statement) -> Result<Intent, Asked> {
     let body = serde_json::to_vec(statement)?;
     let (answer, connection) = lease.worker().send(request(Method::POST, "/intent", body.into())?).await?;
     let well = answer.status().is_success();
-    let body = collect(answer, FAILURE_BYTES_MAX).await?;
+    let body = collect(answer, INTENT_BYTES_MAX).await?;
     lease.worker().keep(connection);
     if well {
         Ok(serde_json::from_slice(&body)?)
@@ -118,14 +122,14 @@ pub(crate) async fn write(
         Err(fault) => return Err(Failed::Fault(fault)),
     };
     let turn = tables.turn(order.permit.warehouse.name(), intent.targets.iter().filter_map(named));
-    let _turn = timeout_at(order.deadline, turn).await.map_err(|_| Failed::Fault(late()))?;
+    // With the engine, so that it lasts until the statement has really ended.
+    lease.hold(timeout_at(order.deadline, turn).await.map_err(|_| Failed::Fault(late()))?);
     loop {
         order.errand.attempted();
         let outcome = run((entry, slot), lease, order).await;
         let Err(Failed::Conflict(held, fault)) = outcome else { return outcome };
         let pause = pause(order.errand.attempts());
-        let untouched = order.errand.report(false).is_some_and(|report| report.state == WriteState::NotMade);
-        let again = untouched && is_repeated(&intent, order.on_conflict);
+        let again = order.errand.is_untouched() && is_repeated(&intent, order.on_conflict);
         if !again || Instant::now() + pause >= order.deadline {
             return Err(Failed::Fault(fault));
         }
@@ -160,12 +164,21 @@ fn pause(attempts: u32) -> Duration {
 /// The outcome with what the doors saw of its changes. Whoever sent the statement is told the truth also where its engine, its time
 /// or its answer was lost.
 pub(crate) async fn told(outcome: Result<Answer, Fault>, errand: &Errand) -> Result<Answer, Fault> {
-    let fault = match outcome {
-        Ok(answer) => return Ok(reported(answer, errand)),
-        Err(fault) => fault,
-    };
+    match outcome {
+        Ok(answer) => Ok(reported(answer, errand)),
+        Err(fault) => Err(truly(fault, errand).await),
+    }
+}
+
+/// A failure with what the doors saw of its changes.
+pub(crate) async fn truly(fault: Fault, errand: &Errand) -> Fault {
+    if fault.write.is_some() {
+        return fault;
+    }
+    // What comes now is too late to be told.
+    errand.close();
     errand.settled(SETTLED_MAX).await;
-    let Some(report) = errand.report(false) else { return Err(fault) };
+    let Some(report) = errand.report(false) else { return fault };
     let mut fault = match (errand.refusal(), errand.conflict()) {
         (Some(refusal), _) => refusal.because(fault),
         (None, Some(conflict)) if fault.code == Code::CommitConflict => {
@@ -185,13 +198,14 @@ pub(crate) async fn told(outcome: Result<Answer, Fault>, errand: &Errand) -> Res
         fault = Fault::new(Code::CommitUnknown, sentence).because(fault);
     }
     fault.write = Some(Box::new(report));
-    Err(fault)
+    fault
 }
 
 fn reported(mut answer: Answer, errand: &Errand) -> Answer {
     let Some(mut report) = errand.report(true) else { return answer };
     // What is streamed has not ended yet: its report comes behind it.
     let Rows::Whole(bytes) = &answer.rows else { return answer };
+    errand.close();
     report.rows_affected = answer.affected;
     if let (Format::Json, Ok(json)) = (answer.format, serde_json::to_vec(&report)) {
         answer.rows = Rows::Whole(with_report(bytes, &json));
@@ -210,10 +224,21 @@ fn changed(report: &WriteReport) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// A report as a header's value: JSON in ASCII, with the first of very many changes only.
+/// A report as a header's value: JSON in ASCII, with as many of its changes as a header holds.
 pub(crate) fn header_of(report: &WriteReport) -> Option<HeaderValue> {
-    let few = report.changes.iter().take(HEADER_CHANGES_MAX).cloned().collect();
-    let json = serde_json::to_string(&WriteReport { changes: few, ..report.clone() }).ok()?;
+    let mut count = report.changes.len();
+    loop {
+        let changes = report.changes[..count].to_vec();
+        let ascii = ascii(&serde_json::to_string(&WriteReport { changes, ..report.clone() }).ok()?)?;
+        if ascii.len() <= HEADER_BYTES_MAX || count == 0 {
+            return HeaderValue::from_str(&ascii).ok();
+        }
+        count /= 2;
+    }
+}
+
+/// JSON without any sign beyond ASCII.
+fn ascii(json: &str) -> Option<String> {
     let mut ascii = String::with_capacity(json.len());
     for unit in json.encode_utf16() {
         match u8::try_from(unit) {
@@ -221,7 +246,7 @@ pub(crate) fn header_of(report: &WriteReport) -> Option<HeaderValue> {
             _ => write!(ascii, "\\u{unit:04x}").ok()?,
         }
     }
-    HeaderValue::from_str(&ascii).ok()
+    Some(ascii)
 }
 
 /// A JSON answer is one object, whose last sign is its closing bracket.
@@ -283,7 +308,8 @@ mod tests {
         let report = WriteReport { state: WriteState::Made, rows_affected: Some(1), changes, attempts: 1 };
         let header = header_of(&report).unwrap();
         let read: WriteReport = serde_json::from_str(header.to_str().unwrap()).unwrap();
-        assert_eq!((read.changes.len(), &read.changes[0]), (HEADER_CHANGES_MAX, &report.changes[0]));
+        assert!(header.len() <= HEADER_BYTES_MAX && read.changes.len() > 10);
+        assert_eq!(&read.changes[0], &report.changes[0]);
     }
 
     #[test]

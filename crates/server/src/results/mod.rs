@@ -184,6 +184,7 @@ impl Body for Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         let _entered = self.span.enter();
+        self.errand.close();
         let mut held = lock(&self.held);
         drop(held.run.take());
         let (ms, bytes, outcome) = (self.began.elapsed().as_millis(), self.bytes, held.outcome);

@@ -32,9 +32,10 @@ pub use self::settings::Settings;
 use self::space::{Room, Space};
 pub use self::spool::Kept;
 use self::spool::SMALL_BYTES;
+use crate::doors::Errand;
 use crate::fault::Fault;
 use crate::governance::Permit;
-use crate::query::Answer;
+use crate::query::{self, Answer};
 
 /// How often it is looked for what is over its time. Whoever asks for it is told before.
 const ROUND: Duration = Duration::from_secs(1);
@@ -241,7 +242,11 @@ impl Pending {
     }
 
     /// Sees the statement to its end, whoever waits for it.
-    pub(crate) fn keep(mut self, answer: impl Future<Output = Result<Answer, Fault>> + Send + 'static) {
+    pub(crate) fn keep(
+        mut self,
+        errand: Arc<Errand>,
+        answer: impl Future<Output = Result<Answer, Fault>> + Send + 'static,
+    ) {
         let span = tracing::info_span!("statement", statement_id = self.id);
         let inner = self.statements.0.clone();
         let running = inner.running.clone();
@@ -258,6 +263,11 @@ impl Pending {
                 () = inner.closing.cancelled() => {
                     Err(Fault::new(Code::Draining, "The server was shut down before the statement had ended."))
                 }
+            };
+            let outcome = match outcome {
+                Ok(kept) => Ok(kept),
+                // The statement may have made its change before its answer found no room.
+                Err(fault) => Err(query::truly(fault, &errand).await),
             };
             self.ends(outcome.map(Arc::new));
         };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use duck_contract::query::WriteReport;
+use duck_contract::query::{WRITE_HEADER, WriteReport};
 use duck_contract::{Code, Format};
 use futures::stream::{self, Stream, StreamExt};
 use http_body_util::BodyExt;
@@ -60,7 +60,7 @@ impl Drop for Named {
 /// Puts an answer by as fast as it comes. Until then slot, lease and engine are held.
 pub(super) async fn put(answer: Answer, room: Room, path: PathBuf, bytes_max: u64) -> Result<Kept, Fault> {
     let mut spool = Spool { room, path, bytes_max, bytes: 0, buffer: BytesMut::new(), file: None };
-    let write = answer.write;
+    let mut write = answer.write;
     let counts = match answer.rows {
         Rows::Whole(bytes) => {
             spool.put(&bytes).await?;
@@ -78,6 +78,8 @@ pub(super) async fn put(answer: Answer, room: Room, path: PathBuf, bytes_max: u6
                     }
                 }
             }
+            let told = end.as_ref().and_then(|end| end.get(WRITE_HEADER));
+            write = told.and_then(|told| serde_json::from_slice(told.as_bytes()).ok());
             end.as_ref().and_then(counts)
         }
     };

@@ -90,7 +90,7 @@ async fn every_cell_is_right(governed: &Governed) {
     let acme = &governed.world.acme;
     acme.write("CREATE TABLE datasets.there AS SELECT i::INTEGER AS a FROM range(100) t(i)").await;
     let everything = governed.token(&json!({"write": true}));
-    let one = governed.token(&json!({"write": true, "write_tables": ["datasets.there", "own"]}));
+    let one = governed.token(&json!({"write": true, "write_tables": ["datasets.there", "own.*"]}));
     let nothing = governed.token(&json!({}));
     let (granted, closed) = (Some(Code::WritesNotGranted), Some(Code::WriteTargetClosed));
     // Policy; what is said of changing a table that is there, and of making one, with every grant and with one for that table.

@@ -4,6 +4,7 @@
 //! this only waits at the wrong place: the doors see what is really changed.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 use duck_contract::Code;
 use duck_contract::query::ChangeKind;
@@ -18,17 +19,40 @@ type Pieces<'s> = Vec<(Token<'s>, usize)>;
 
 /// What one statement does to one thing.
 #[derive(Debug, PartialEq)]
-struct Change<'s> {
+struct Change {
     verb: &'static str,
-    target: Option<Target>,
+    target: Target,
     /// The table's own name, in lower case.
-    name: Cow<'s, str>,
+    name: String,
+    /// A schema stands before it.
+    qualified: bool,
 }
 
 const VERBS: [&str; 8] = ["INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "CREATE", "DROP", "ALTER"];
 /// Where one of these stands first, outside of brackets, nothing is changed.
 const READS: [&str; 9] =
     ["SELECT", "FROM", "VALUES", "TABLE", "DESCRIBE", "SHOW", "SUMMARIZE", "PIVOT", "UNPIVOT"];
+
+/// The name of a temporary table that a statement makes, in lower case.
+fn temporary(pieces: &Pieces<'_>) -> Option<String> {
+    let mut tokens = pieces.iter().map(|(token, _)| *token);
+    let mut made = tokens
+        .by_ref()
+        .map_while(word)
+        .skip_while(|word| word == "OR" || word == "REPLACE" || word == "CREATE");
+    if !matches!(made.next().as_deref(), Some("TEMP" | "TEMPORARY")) {
+        return None;
+    }
+    let first = pieces.first().and_then(|(token, _)| word(*token));
+    let name = pieces
+        .iter()
+        .filter_map(|(token, _)| name(*token))
+        .find(|name| !MAKES.contains(&name.to_uppercase().as_str()))?;
+    (first.as_deref() == Some("CREATE")).then(|| name.to_lowercase())
+}
+
+/// What stands between CREATE and a table's name.
+const MAKES: [&str; 9] = ["CREATE", "OR", "REPLACE", "TEMP", "TEMPORARY", "TABLE", "IF", "NOT", "EXISTS"];
 
 /// Whether an ALTER TABLE gives the table another name, behind the one that it has.
 fn skip_to_rename<'s>(rest: impl Iterator<Item = Token<'s>>) -> bool {
@@ -39,15 +63,40 @@ fn skip_to_rename<'s>(rest: impl Iterator<Item = Token<'s>>) -> bool {
 /// What statements are about to change together.
 pub(super) fn intent<'s>(statements: impl Iterator<Item = &'s str>, default_schema: &str) -> Intent {
     let texts: Vec<Pieces<'s>> = statements.map(pieces).collect();
-    let changes: Vec<Change<'s>> = texts.iter().filter_map(|pieces| change(pieces, default_schema)).collect();
+    let temporary: HashSet<String> = texts.iter().filter_map(temporary).collect();
+    let changes: Vec<Change> = texts.iter().filter_map(|pieces| change(pieces, default_schema)).collect();
+    // What is made for the request alone is nobody's table.
+    let changes: Vec<Change> =
+        changes.into_iter().filter(|change| change.qualified || !temporary.contains(&change.name)).collect();
     let inserts = !changes.is_empty() && changes.iter().all(|change| change.verb == "INSERT");
-    let appends = inserts
-        && changes.iter().all(|change| {
-            // Named as a target only: then it cannot be read.
-            let named: usize = texts.iter().flatten().map(|(token, _)| names(*token, &change.name)).sum();
-            named == changes.iter().filter(|other| other.name == change.name).count()
-        });
-    Intent { targets: changes.into_iter().filter_map(|change| change.target).collect(), appends }
+    let appends = inserts && are_only_targets(&texts, &changes);
+    let mut targets = Vec::new();
+    for target in changes.into_iter().map(|change| change.target) {
+        if !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
+    Intent { targets, appends }
+}
+
+/// Whether the tables that are changed are named as targets only: then they cannot be read.
+fn are_only_targets(texts: &[Pieces<'_>], changes: &[Change]) -> bool {
+    let mut named: HashMap<&str, (usize, usize)> = HashMap::new();
+    for change in changes {
+        named.entry(&change.name).or_default().0 += 1;
+    }
+    for (token, _) in texts.iter().flatten() {
+        let mut count = |name: &str| {
+            if let Some((_, found)) = named.get_mut(name) {
+                *found += 1;
+            }
+        };
+        match token {
+            Token::Text(text) => text.value().to_lowercase().split(between_names).for_each(count),
+            other => name(*other).iter().for_each(|name| count(&name.to_lowercase())),
+        }
+    }
+    named.values().all(|(targets, found)| targets == found)
 }
 
 /// Refuses what would fail at the end, after its files were written, or in words that do not say what to do.
@@ -123,21 +172,11 @@ fn name(token: Token<'_>) -> Option<Cow<'_, str>> {
     }
 }
 
-/// How often a piece may stand for this name.
-fn names(token: Token<'_>, wanted: &str) -> usize {
-    match token {
-        Token::Text(text) => {
-            usize::from(text.value().to_lowercase().split(between_names).any(|part| part == wanted))
-        }
-        other => usize::from(name(other).is_some_and(|name| name.to_lowercase() == wanted)),
-    }
-}
-
 fn between_names(c: char) -> bool {
     !c.is_alphanumeric() && c != '_'
 }
 
-fn change<'s>(pieces: &Pieces<'s>, default_schema: &str) -> Option<Change<'s>> {
+fn change<'s>(pieces: &Pieces<'s>, default_schema: &str) -> Option<Change> {
     let outside = |(token, depth): &(Token<'s>, usize)| if *depth == 0 { word(*token) } else { None };
     let (at, verb) = pieces.iter().enumerate().find_map(|(at, piece)| {
         let word = outside(piece)?;
@@ -193,13 +232,11 @@ fn change<'s>(pieces: &Pieces<'s>, default_schema: &str) -> Option<Change<'s>> {
     }
     if has("SCHEMA") {
         let schema = parts.join(".");
-        return Some(Change {
-            verb,
-            target: Some(Target { schema, table: None, kind: ChangeKind::Schema }),
-            name: "".into(),
-        });
+        let target = Target { schema, table: None, kind: ChangeKind::Schema };
+        return Some(Change { verb, target, name: String::new(), qualified: true });
     }
     let own = parts.pop()?;
+    let qualified = !parts.is_empty();
     let schema = if parts.is_empty() { default_schema.to_owned() } else { parts.join(".") };
     let renames = verb == "ALTER" && skip_to_rename(rest);
     let kind = match verb {
@@ -208,8 +245,9 @@ fn change<'s>(pieces: &Pieces<'s>, default_schema: &str) -> Option<Change<'s>> {
         _ if renames => ChangeKind::Rename,
         _ => ChangeKind::Commit,
     };
-    let target = Target { schema, table: Some(own.clone().into_owned()), kind };
-    Some(Change { verb, target: Some(target), name: own.to_lowercase().into() })
+    let name = own.to_lowercase();
+    let target = Target { schema, table: Some(own.into_owned()), kind };
+    Some(Change { verb, target, name, qualified })
 }
 
 #[cfg(test)]
@@ -288,9 +326,18 @@ mod tests {
         let together = |all: &[&'static str]| intent(all.iter().copied(), "ds");
         let twice =
             together(&["INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "INSERT INTO u VALUES (2)"]);
-        assert!(twice.appends && twice.targets.len() == 3);
+        assert!(twice.appends && twice.targets.len() == 2);
         assert!(!together(&["INSERT INTO t VALUES (1)", "SELECT count(*) FROM t"]).appends);
         assert!(!together(&["INSERT INTO t VALUES (1)", "DELETE FROM u"]).appends);
+        // What is temporary is no table of the warehouse.
+        let mixed = together(&[
+            "CREATE OR REPLACE TEMP TABLE x AS SELECT 1",
+            "INSERT INTO X VALUES (2)",
+            "INSERT INTO t FROM x",
+        ]);
+        assert_eq!((mixed.targets, mixed.appends), (vec![target("ds", Some("t"), ChangeKind::Commit)], true));
+        let many = vec!["INSERT INTO t VALUES (1, 'a')"; 1_000];
+        assert_eq!(together(&many).targets.len(), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One request of a worker, from its bearer to the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use duck_contract::Role;
@@ -24,7 +25,7 @@ use super::{Passes, Visitor};
 use crate::doors::{Effect, Errand, Outcome, Table};
 
 const REQUEST_BYTES_MAX: usize = 16 << 20;
-const REQUEST_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
 /// Changes under way, also those whose worker is gone.
 const CHANGES_MAX: usize = 512;
 
@@ -84,10 +85,11 @@ impl Door {
             tracing::info!(warehouse = visitor.warehouse, ?route, "a reader asked for a change");
             return Err(Reply::forbidden("the warehouse is attached for reading only"));
         }
-        let errand = visitor.errand().ok_or_else(nobody_asked)?;
         let body = collect(body).await?;
         checked(&head.method, &body, &visitor)?;
         let effects = effects::effects(route, &segments, &body)?;
+        // Not before the body is here: it is the statement that runs now whose right is asked.
+        let errand = visitor.errand().ok_or_else(nobody_asked)?;
         errand.allows(&effects).map_err(|fault| {
             tracing::info!(warehouse = visitor.warehouse, ?route, refused = %fault, "change refused");
             Reply::forbidden(&fault.sentence)
@@ -138,14 +140,16 @@ impl Door {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| Reply::busy())?;
         let (upstream, cache) = (self.upstream.clone(), self.cache.clone());
         // A draft is no change yet.
-        let number = (!change.staged).then(|| errand.begins(effects.clone()));
+        let number =
+            if change.staged { None } else { Some(errand.begins(effects.clone()).ok_or_else(nobody_asked)?) };
         // A task of its own: the worker may go away, the change must be settled all the same.
         let settled = self.changes.spawn(async move {
             let settled = settle(&upstream, &change).await;
             cache.changed(&visitor.warehouse);
             drop(slot);
-            let (outcome, conflict) =
-                (outcome(&settled), conflict(&upstream, &settled, &change, &effects).await);
+            let time_max = Duration::from_millis(upstream.settings().read_ms_max);
+            let conflict = timeout(time_max, conflict(&upstream, &settled, &change, &effects)).await;
+            let (outcome, conflict) = (outcome(&settled), conflict.ok().flatten());
             let reply = reported(&visitor, &change, settled);
             if let (Route::CreateTable, Ok(reply)) = (change.route, &reply) {
                 drafted(&errand, &effects, reply);

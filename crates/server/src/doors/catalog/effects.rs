@@ -68,15 +68,53 @@ struct Rename {
 
 const MAIN: &str = "main";
 
+/// Tables of one transaction.
+const TABLES_MAX: usize = 100;
+
 /// What a request of a route that needs a writer would change.
 pub(super) fn effects(route: Route, segments: &[&str], body: &Bytes) -> Result<Vec<Effect>, Reply> {
+    let effects = read_effects(route, segments, body)?;
+    let mut tables = effects.iter().flat_map(|effect| [effect.table(), effect.becomes.clone()]).flatten();
+    let schemas = effects.iter().all(|effect| effect.namespace.iter().all(|level| is_clear(level)));
+    if effects.is_empty()
+        || effects.len() > TABLES_MAX
+        || !schemas
+        || !tables.all(|table| is_clear_table(&table))
+    {
+        return Err(unclear());
+    }
+    Ok(effects)
+}
+
+fn is_clear_table(table: &Table) -> bool {
+    table.namespace.iter().chain([&table.name]).all(|name| is_clear(name))
+}
+
+/// Whether a name is one, and the same, for whoever compares it: with rules, where a dot stands between schema and table, and in the
+/// catalog, which may not regard characters that nobody sees.
+fn is_clear(name: &str) -> bool {
+    let unseen = |c: char| {
+        matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+    };
+    !name.is_empty() && !name.chars().any(|c| c.is_control() || unseen(c) || "./\\".contains(c))
+}
+
+fn read_effects(route: Route, segments: &[&str], body: &Bytes) -> Result<Vec<Effect>, Reply> {
     match (route, segments) {
         (Route::CreateTable, ["namespaces", namespace, "tables"]) => {
             Ok(vec![plain(ChangeKind::Create, levels(namespace), Some(read::<Create>(body)?.name))])
         }
         (Route::CommitTable, ["namespaces", namespace, "tables", table]) => {
             let table = Table { namespace: levels(namespace), name: name(table) };
-            Ok(vec![commit(table, &read(body)?)?])
+            let change: Commit = read(body)?;
+            let named = change.identifier.as_ref();
+            if named.is_some_and(|named| named.namespace != table.namespace || named.name != table.name) {
+                return Err(unclear());
+            }
+            Ok(vec![commit(table, &change)?])
         }
         (Route::CommitTransaction, _) => {
             let changes = read::<Transaction>(body)?.table_changes;
@@ -228,6 +266,16 @@ mod tests {
             (Route::CreateTable, &["namespaces", "n", "tables"], r#"{"name":"t","name":"u"}"#),
             (Route::Change, &["tables", "rename"], r#"{"source":{"namespace":["n"],"name":"t"}}"#),
             (Route::Change, &["somewhere"], "{}"),
+            (Route::CommitTransaction, &["transactions", "commit"], r#"{"table-changes":[]}"#),
+            (
+                Route::CommitTable,
+                &["namespaces", "n", "tables", "t"],
+                r#"{"identifier":{"namespace":["n"],"name":"u"},"updates":[]}"#,
+            ),
+            // One level here, two for a catalog that joins them by that sign; a name that some cannot tell from `audit`.
+            (Route::Change, &["namespaces"], r#"{"namespace":["a\u001fb"]}"#),
+            (Route::CreateTable, &["namespaces", "n", "tables"], r#"{"name":"au\u00addit"}"#),
+            (Route::CreateTable, &["namespaces", "a.b", "tables"], r#"{"name":"t"}"#),
             (
                 Route::CommitTable,
                 &["namespaces", "n", "tables", "t"],

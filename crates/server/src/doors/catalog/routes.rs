@@ -83,7 +83,9 @@ pub(super) fn asked<'a>(method: &Method, uri: &'a Uri) -> Result<Asked<'a>, Repl
             Ok(Asked::Config(query.into_iter().find(|(key, _)| key == "warehouse").map(|(_, value)| value)))
         }
         ["v1", prefix, rest @ ..] if !rest.is_empty() => {
-            if !query.iter().all(|(key, _)| PARAMETERS.contains(&key.as_str())) {
+            // A purge would remove files at a worker's word, and others' metadata may name them.
+            let purges = query.iter().any(|(key, value)| key == "purgeRequested" && value != "false");
+            if purges || !query.iter().all(|(key, _)| PARAMETERS.contains(&key.as_str())) {
                 return Err(Reply::bad_request("the request has a parameter that is not served here"));
             }
             let path = uri.path_and_query().ok_or_else(misspelled)?.as_str();
@@ -239,6 +241,7 @@ mod tests {
             "/v1/p/namespaces/a|b",
             "/v1/p/namespaces?x=a'b",
             "/v1/p/namespaces?unknown=1",
+            "/v1/p/namespaces/n/tables/t?purgeRequested=true",
             "http://elsewhere/v1/p/namespaces",
         ] {
             let uri: Uri = path.parse().unwrap();

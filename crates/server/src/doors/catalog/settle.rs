@@ -135,8 +135,13 @@ async fn conclude(
         return Ok(Answer { status: StatusCode::NO_CONTENT, body: Bytes::new() });
     }
     let doubtful = answer.status == StatusCode::CONFLICT || (perhaps_made && answer.status.is_client_error());
-    if !doubtful || change.expected.iter().all(|table| table.snapshots.is_empty()) {
+    if !doubtful {
         return Ok(answer);
+    }
+    if change.expected.iter().all(|table| table.snapshots.is_empty()) {
+        // "It is there already", or "it is gone", may be about the attempt whose answer was lost, and nothing can be looked for.
+        let about_us = [StatusCode::CONFLICT, StatusCode::NOT_FOUND].contains(&answer.status);
+        return if perhaps_made && about_us && !change.staged { Err(Unsettled::Unknown) } else { Ok(answer) };
     }
     match read_back(upstream, change).await {
         Verdict::AllThere(loaded) => Ok(found_done(change.route, &loaded)),

@@ -147,8 +147,8 @@ impl S3 for Api {
     async fn put_object(&self, request: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
         let guest = guest(&request)?;
         let input = request.input;
-        let put =
-            self.0.put(&guest, &new_path(&guest, &input.key)?, input.body, input.content_length).await?;
+        let (path, _) = new_path(&guest, &input.key)?;
+        let put = self.0.put(&guest, &path, input.body, input.content_length).await?;
         done(PutObjectOutput { e_tag: tag(put.e_tag.as_ref()), ..PutObjectOutput::default() })
     }
 
@@ -158,7 +158,8 @@ impl S3 for Api {
     ) -> Answer<CreateMultipartUploadOutput> {
         let guest = guest(&request)?;
         let input = request.input;
-        let id = self.0.begin(&guest, new_path(&guest, &input.key)?).await?;
+        let (path, errand) = new_path(&guest, &input.key)?;
+        let id = self.0.begin(&guest, path, &errand).await?;
         done(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -170,8 +171,9 @@ impl S3 for Api {
     async fn upload_part(&self, request: S3Request<UploadPartInput>) -> Answer<UploadPartOutput> {
         let guest = guest(&request)?;
         let input = request.input;
-        let upload = self.0.guests.upload(&input.upload_id, &guest.key_id, &path(&guest, &input.key)?);
-        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let (path, errand) = new_path(&guest, &input.key)?;
+        let upload = self.0.guests.upload(&input.upload_id, &guest.key_id, &path);
+        let upload = upload.filter(|upload| upload.is_of(&errand)).ok_or_else(|| s3_error!(NoSuchUpload))?;
         let part =
             self.0.put_part(&guest, &upload, input.part_number, input.body, input.content_length).await?;
         done(UploadPartOutput { e_tag: Some(ETag::Strong(part)), ..UploadPartOutput::default() })
@@ -183,10 +185,12 @@ impl S3 for Api {
     ) -> Answer<CompleteMultipartUploadOutput> {
         let guest = guest(&request)?;
         let input = request.input;
-        let (desk, path) = (self.0.clone(), path(&guest, &input.key)?);
+        let (path, errand) = new_path(&guest, &input.key)?;
+        let desk = self.0.clone();
         // A task of its own: once begun it comes to its end, even if the worker hangs up.
-        let complete =
-            async move { desk.complete(&guest, &path, &input.upload_id, input.multipart_upload).await };
+        let complete = async move {
+            desk.complete(&guest, (&path, &errand), &input.upload_id, input.multipart_upload).await
+        };
         let put = tokio::spawn(complete).await.map_err(|_| s3_error!(InternalError))??;
         done(CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),

@@ -14,6 +14,7 @@ use super::guard;
 use super::guests::{Guest, Guests};
 use super::health::Fault;
 use super::ledger::Ledger;
+use crate::doors::Errand;
 
 /// The store, the ledger, the workers, and the room for bodies.
 pub(super) struct Desk {
@@ -74,11 +75,11 @@ pub(super) fn path(guest: &Guest, key: &str) -> S3Result<Path> {
 
 /// The key as a path of the store, if a statement that is under way may write there: below a table of which the catalog has told
 /// the worker, and which it may change.
-pub(super) fn new_path(guest: &Guest, key: &str) -> S3Result<Path> {
+pub(super) fn new_path(guest: &Guest, key: &str) -> S3Result<(Path, Arc<Errand>)> {
     let path = path(guest, key)?;
     let address = format!("s3://{}/{key}", guest.visitor.place.bucket);
-    if guest.visitor.errand().is_some_and(|errand| errand.may_put(&address)) {
-        return Ok(path);
+    if let Some(errand) = guest.visitor.errand().filter(|errand| errand.may_put(&address)) {
+        return Ok((path, errand));
     }
     tracing::info!(
         warehouse = guest.visitor.warehouse,

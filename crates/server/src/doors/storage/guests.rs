@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use object_store::multipart::PartId;
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::settings::Limits;
-use crate::doors::{Passes, Visitor};
+use crate::doors::{Errand, Passes, Visitor};
 
 /// One worker, from its first request until its pass is gone.
 pub(super) struct Guest {
@@ -48,6 +48,8 @@ pub(super) struct Upload {
     /// The store's own id, which no worker sees.
     pub(super) upstream: String,
     pub(super) begun: Instant,
+    /// The statement that began it. No other one goes on with it.
+    errand: Weak<Errand>,
     parts: Mutex<BTreeMap<u16, Part>>,
 }
 
@@ -68,9 +70,21 @@ pub(super) enum PartsFault {
 }
 
 impl Upload {
-    pub(super) fn new(key_id: &str, bucket: &str, path: Path, upstream: String) -> Self {
+    pub(super) fn new(
+        key_id: &str,
+        bucket: &str,
+        path: Path,
+        upstream: String,
+        errand: &Arc<Errand>,
+    ) -> Self {
         let (key_id, bucket, begun) = (key_id.to_owned(), bucket.to_owned(), Instant::now());
-        Self { key_id, bucket, path, upstream, begun, parts: Mutex::default() }
+        let errand = Arc::downgrade(errand);
+        Self { key_id, bucket, path, upstream, begun, errand, parts: Mutex::default() }
+    }
+
+    /// Whether this statement began it.
+    pub(super) fn is_of(&self, errand: &Arc<Errand>) -> bool {
+        std::ptr::eq(self.errand.as_ptr(), Arc::as_ptr(errand))
     }
 
     pub(super) fn hold(&self, number: u16, part: Part) {
@@ -153,6 +167,11 @@ impl Guests {
         lock(&self.uploads).get(id).filter(|upload| upload.key_id == key_id && upload.path == *path).cloned()
     }
 
+    /// Whether an upload to this key is open.
+    pub(super) fn is_awaited(&self, bucket: &str, path: &Path) -> bool {
+        lock(&self.uploads).values().any(|upload| upload.path == *path && upload.bucket == bucket)
+    }
+
     /// Takes the upload out, so that nobody else completes or aborts it meanwhile.
     pub(super) fn take(&self, id: &str, key_id: &str, path: &Path) -> Option<Arc<Upload>> {
         let mut uploads = lock(&self.uploads);
@@ -165,6 +184,7 @@ impl Guests {
         lock(&self.known).retain(|key_id, _| self.passes.by_key_id(key_id).is_some());
         let lost = |_: &String, upload: &mut Arc<Upload>| {
             now.duration_since(upload.begun) > self.upload_age_max
+                || upload.errand.strong_count() == 0
                 || self.passes.by_key_id(&upload.key_id).is_none()
         };
         lock(&self.uploads).extract_if(lost).map(|(_, upload)| upload).collect()
@@ -186,7 +206,7 @@ mod tests {
 
     #[test]
     fn parts_make_an_object_only_whole_and_in_order() {
-        let upload = Upload::new("id", "lake", Path::from("w_a/x"), "up".into());
+        let upload = Upload::new("id", "lake", Path::from("w_a/x"), "up".into(), &Errand::reading());
         for number in [1, 2, 3] {
             let part = Part { id: PartId { content_id: number.to_string() }, tag: format!("t{number}") };
             upload.hold(number, part);

@@ -99,8 +99,8 @@ impl LocalBucket {
     }
 }
 
-/// Copies the parts into one new file, which then moves to the target. Inside one file system, this is atomic; and since
-/// the parts stay as they are, it can be done again after a failure.
+/// Copies the parts into one new file, which then is the target. Inside one file system, this is atomic; and since the parts stay as
+/// they are, it can be done again after a failure.
 fn join(parts: &[PathBuf], whole: &FilePath, target: &FilePath) -> io::Result<()> {
     let mut file = File::create(whole)?;
     for part in parts {
@@ -110,7 +110,9 @@ fn join(parts: &[PathBuf], whole: &FilePath, target: &FilePath) -> io::Result<()
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::rename(whole, target)
+    // Unlike a rename this fails where something is.
+    fs::hard_link(whole, target)?;
+    fs::remove_file(whole)
 }
 
 /// The bytes of a file in large pieces.

@@ -13,10 +13,11 @@ use s3s::{S3Error, S3Result, s3_error};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::backend::Client;
-use super::desk::{Desk, Room};
+use super::backend::{Bucket, Client};
+use super::desk::{self, Desk, Room};
 use super::guests::{Guest, Part, PartsFault, Upload};
 use super::health::{Fault, Plan};
+use crate::doors::Errand;
 
 /// Parts of one upload, as S3 has it.
 const PARTS_MAX: i32 = 10_000;
@@ -83,6 +84,11 @@ impl Desk {
         let bucket = self.bucket(guest)?;
         let objects = bucket.for_role(guest.visitor.role).objects();
         let received = self.receive(guest, body, length).await?;
+        // A body takes its time: the statement may have ended, and an upload may have begun.
+        desk::new_path(guest, path.as_ref())?;
+        if self.guests.is_awaited(&guest.visitor.place.bucket, path) {
+            return Err(taken());
+        }
         let plan = Plan::body(&self.store.settings().limits, received.bytes);
         let put = || objects.put_opts(path, received.payload.clone(), PutMode::Create.into());
         match self.store.health().ask(plan, put).await {
@@ -107,17 +113,12 @@ impl Desk {
     }
 
     /// Begins an upload. The id is ours: the store's own would be good for other workers' doors, too.
-    pub(super) async fn begin(&self, guest: &Guest, path: Path) -> S3Result<String> {
+    pub(super) async fn begin(&self, guest: &Guest, path: Path, errand: &Arc<Errand>) -> S3Result<String> {
         if !self.guests.may_upload(&guest.key_id) {
             return Err(s3_error!(ServiceUnavailable, "Too many uploads are open"));
         }
         let bucket = self.bucket(guest)?;
-        let there = || async { bucket.for_role(guest.visitor.role).objects().head(&path).await };
-        match self.store.health().ask(Plan::read(&self.store.settings().limits), there).await {
-            Err(Fault::Upstream(Error::NotFound { .. })) => {}
-            Ok(_) => return Err(taken()),
-            Err(fault) => return Err(self.answer(&fault)),
-        }
+        self.is_free(&bucket, guest, &path).await?;
         let (id, client) = (Uuid::new_v4().simple().to_string(), bucket.for_role(guest.visitor.role));
         let plan = Plan::once(self.store.settings().limits.first_byte_ms_max);
         let create = || async {
@@ -127,9 +128,22 @@ impl Desk {
             }
         };
         let upstream = self.store.health().ask(plan, create).await.map_err(|fault| self.answer(&fault))?;
-        let upload = Upload::new(&guest.key_id, &guest.visitor.place.bucket, path, upstream);
+        let upload = Upload::new(&guest.key_id, &guest.visitor.place.bucket, path, upstream, errand);
         self.guests.begin(id.clone(), Arc::new(upload));
         Ok(id)
+    }
+
+    /// Nothing is there yet, and no upload is on its way there.
+    async fn is_free(&self, bucket: &Bucket, guest: &Guest, path: &Path) -> S3Result<()> {
+        if self.guests.is_awaited(&guest.visitor.place.bucket, path) {
+            return Err(taken());
+        }
+        let there = || async { bucket.for_role(guest.visitor.role).objects().head(path).await };
+        match self.store.health().ask(Plan::read(&self.store.settings().limits), there).await {
+            Err(Fault::Upstream(Error::NotFound { .. })) => Ok(()),
+            Ok(_) => Err(taken()),
+            Err(fault) => Err(self.answer(&fault)),
+        }
     }
 
     /// Takes a part in and hands back our tag for it.
@@ -170,11 +184,19 @@ impl Desk {
     pub(super) async fn complete(
         &self,
         guest: &Guest,
-        path: &Path,
+        (path, errand): (&Path, &Arc<Errand>),
         id: &str,
         listed: Option<CompletedMultipartUpload>,
     ) -> S3Result<PutResult> {
         let upload = self.guests.take(id, &guest.key_id, path).ok_or_else(|| s3_error!(NoSuchUpload))?;
+        // No other upload can have begun for this key, and no put has passed: what is there now was there before.
+        let bucket = self.bucket(guest)?;
+        let unfit =
+            if upload.is_of(errand) { self.is_free(&bucket, guest, path).await.err() } else { Some(taken()) };
+        if let Some(unfit) = unfit {
+            self.guests.begin(id.to_owned(), upload);
+            return Err(unfit);
+        }
         let result = self.assemble(guest, &upload, listed).await;
         if result.is_err() {
             self.guests.begin(id.to_owned(), upload);

@@ -56,6 +56,19 @@ async fn what_is_there_is_never_written_over() {
         }
         assert!(client.put_multipart(&key).await.is_err(), "{kind:?}");
         assert_eq!(client.get(&key).await.unwrap().bytes().await.unwrap(), "old", "{kind:?}");
+        // Nor by an upload that was begun before, and while one is open nobody else writes there.
+        let late = Path::from("w_a/late.parquet");
+        let mut upload = client.put_multipart(&late).await.unwrap();
+        upload.put_part(PutPayload::from_static(b"late")).await.unwrap();
+        assert!(client.put(&late, PutPayload::from_static(b"now")).await.is_err(), "{kind:?}");
+        assert!(client.put_multipart(&late).await.is_err(), "{kind:?}");
+        if kind == Kind::S3 {
+            // The store behind is a door, too, and does not let anybody in between.
+            continue;
+        }
+        rig.store.object_store("lake").unwrap().put(&late, PutPayload::from_static(b"beside")).await.unwrap();
+        assert!(upload.complete().await.is_err(), "{kind:?}");
+        assert_eq!(client.get(&late).await.unwrap().bytes().await.unwrap(), "beside", "{kind:?}");
     }
 }
 
