@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::doors::{catalog, storage};
-use crate::{auth, governance, journey, limits, places, pool, statements};
+use crate::{audit, auth, governance, journey, limits, places, pool, statements};
 
 /// Environment variable → setting. The names are those that the platform uses already; they win over the file.
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -67,6 +67,8 @@ pub struct Config {
     pub query: journey::Settings,
     /// Statements whose answers are kept.
     pub statements: statements::Settings,
+    /// What is recorded of statements, and where.
+    pub audit: audit::Settings,
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,6 +138,7 @@ impl Config {
         let mut worker = section::<pool::WorkerSettings>(&mut written, "worker", &mut faults);
         let query = section::<journey::Settings>(&mut written, "query", &mut faults);
         let mut statements = section::<statements::Settings>(&mut written, "statements", &mut faults);
+        let audit = section::<audit::Settings>(&mut written, "audit", &mut faults);
         let top = parse::<Top>(Value::Table(written), "", &mut faults);
         let listen = top.as_ref().map(Top::address);
         let folder = top.as_ref().and_then(|top| top.runtime_dir.clone());
@@ -158,6 +161,7 @@ impl Config {
         faults.extend(of(pool.as_ref().zip(worker.as_ref()).map(|(pool, worker)| pool.faults(worker))));
         faults.extend(of(worker.as_ref().map(pool::WorkerSettings::faults)));
         faults.extend(of(statements.as_ref().map(statements::Settings::faults)));
+        faults.extend(of(audit.as_ref().map(audit::Settings::faults)));
         let (Some(auth), Some(warehouse), Some(writes)) = (auth, warehouse, writes) else {
             return Err(Faults(faults));
         };
@@ -165,8 +169,8 @@ impl Config {
         let (Some(limits), Some(pool), Some(worker), Some(query)) = (limits, pool, worker, query) else {
             return Err(Faults(faults));
         };
-        let (Some(statements), Some(top), Some(listen), true) = (statements, top, listen, faults.is_empty())
-        else {
+        let (Some(statements), Some(audit)) = (statements, audit) else { return Err(Faults(faults)) };
+        let (Some(top), Some(listen), true) = (top, listen, faults.is_empty()) else {
             return Err(Faults(faults));
         };
         Ok(Config {
@@ -186,6 +190,7 @@ impl Config {
             worker,
             query,
             statements,
+            audit,
         })
     }
 }

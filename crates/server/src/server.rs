@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::{self, Facts, Service};
+use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::config::Config;
 use crate::doors::{Passes, catalog, storage};
@@ -52,6 +53,8 @@ pub struct Server {
     service: Arc<Service>,
     stop_api: CancellationToken,
     api: JoinHandle<std::io::Result<()>>,
+    /// What fills the table of records.
+    audit: (CancellationToken, Option<JoinHandle<()>>),
     stop_doors: CancellationToken,
     doors: [JoinHandle<()>; 2],
     runtime: Runtime,
@@ -108,6 +111,7 @@ impl Server {
         };
         let pool =
             Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
+        let (audit, gatherer) = Audit::open(&config.audit).map_err(step("open the audit file"))?;
         let writes = Writes::open(config.writes).map_err(|faults| StartError::Settings(faults.join(", ")))?;
         let facts = Facts {
             auth: config.auth.modes(),
@@ -124,8 +128,12 @@ impl Server {
             pool,
             register: Register::default(),
             statements,
+            audit,
             settings: config.query,
         });
+        let stop_audit = CancellationToken::new();
+        let gathering =
+            gatherer.map(|gatherer| tokio::spawn(gatherer.run(journey.clone(), stop_audit.clone())));
         let service = Arc::new(Service {
             journey,
             upstream,
@@ -146,7 +154,8 @@ impl Server {
         tracing::info!(%address, ?sandbox, "ready");
         let (grace, drain) =
             (Duration::from_millis(config.drain_grace_ms), Duration::from_millis(config.drain_ms_max));
-        Ok(Server { address, service, stop_api, api, stop_doors, doors, runtime, grace, drain })
+        let audit = (stop_audit, gathering);
+        Ok(Server { address, service, stop_api, api, audit, stop_doors, doors, runtime, grace, drain })
     }
 
     /// Nothing new, and `/ready` says so while a balancer can still ask; what runs may finish within the drain time; then doors,
@@ -166,6 +175,13 @@ impl Server {
             }
         }
         statements.close().await;
+        // The last records, while there are engines to write them.
+        let audit = &self.service.journey.audit;
+        audit.settle().await;
+        self.audit.0.cancel();
+        if let Some(gathering) = self.audit.1 {
+            let _ = gathering.await;
+        }
         self.service.journey.pool.drain();
         self.stop_doors.cancel();
         // A door closes when its changes are settled, and each of those has its own deadline.
@@ -173,6 +189,7 @@ impl Server {
             let _ = door.await;
         }
         self.service.journey.pool.close().await;
+        audit.close().await;
         drop(self.runtime);
         tracing::info!("stopped");
     }

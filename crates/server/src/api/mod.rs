@@ -4,6 +4,7 @@
 //! statement.
 
 mod control;
+mod history;
 mod problem;
 mod query;
 mod socket;
@@ -99,6 +100,7 @@ pub fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/query", post(query::query))
         .route("/queries", get(control::queries))
+        .route("/queries/history", get(history::history))
         .route("/queries/{id}", delete(control::cancel))
         .route("/statements", post(statements::submit).get(statements::list))
         .route("/statements/{id}", get(statements::one).delete(statements::end))

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::Visitor;
+use super::traffic::Counts;
 use crate::fault::Fault;
 
 /// Tables of one statement that are remembered. More are counted by nobody.
@@ -49,6 +50,11 @@ pub enum Act<'a> {
 pub trait Rights: Send + Sync {
     /// Nothing, or why not.
     fn check(&self, act: Act<'_>) -> Result<(), Fault>;
+
+    /// The rule that decides, by its name, where there is one.
+    fn rule(&self, _: Act<'_>) -> Option<String> {
+        None
+    }
 }
 
 /// One change that the catalog is asked for.
@@ -81,6 +87,14 @@ impl Effect {
             _ => rights.check(Act::Change(&table))?,
         }
         self.becomes.as_ref().map_or(Ok(()), |table| rights.check(Act::Create(table)))
+    }
+
+    fn rule(&self, rights: &dyn Rights) -> Option<String> {
+        match (self.table(), self.kind) {
+            (None, _) => rights.rule(Act::Schema(&self.namespace)),
+            (Some(table), ChangeKind::Create) => rights.rule(Act::Create(&table)),
+            (Some(table), _) => rights.rule(Act::Change(&table)),
+        }
     }
 
     fn told(&self) -> TableChange {
@@ -117,24 +131,34 @@ struct Seen {
     conflict: Option<String>,
     /// How often it was run.
     attempts: u32,
+    /// The rules that decided on its changes.
+    rules: BTreeSet<String>,
 }
 
 /// One statement on its worker.
 pub struct Errand {
     rights: Option<Box<dyn Rights>>,
     seen: Mutex<Seen>,
+    pub(super) counts: Counts,
     settled: Notify,
 }
+
+/// Rules of one statement that are remembered.
+const RULES_MAX: usize = 20;
 
 impl Errand {
     /// Of a statement that reads.
     pub fn reading() -> Arc<Self> {
-        Arc::new(Errand { rights: None, seen: Mutex::default(), settled: Notify::new() })
+        Errand::of(None)
     }
 
     /// Of a statement that may change what these rights allow.
     pub fn writing(rights: Box<dyn Rights>) -> Arc<Self> {
-        Arc::new(Errand { rights: Some(rights), seen: Mutex::default(), settled: Notify::new() })
+        Errand::of(Some(rights))
+    }
+
+    fn of(rights: Option<Box<dyn Rights>>) -> Arc<Self> {
+        Arc::new(Errand { rights, seen: Mutex::default(), counts: Counts::default(), settled: Notify::new() })
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -156,10 +180,24 @@ impl Errand {
         let nothing = || Fault::new(Code::ReadOnly, "The statement may change nothing.");
         let rights = self.rights.as_deref().ok_or_else(nothing)?;
         let outcome = effects.iter().try_for_each(|effect| effect.allowed_by(rights));
+        effects.iter().filter_map(|effect| effect.rule(rights)).for_each(|rule| self.decided(rule));
         if let Err(fault) = &outcome {
             self.refuses(fault.clone());
         }
         outcome
+    }
+
+    /// A rule has decided on it.
+    pub(crate) fn decided(&self, rule: String) {
+        let mut seen = self.seen();
+        if seen.rules.len() < RULES_MAX {
+            seen.rules.insert(rule);
+        }
+    }
+
+    /// The rules that have decided on it.
+    pub fn rules(&self) -> Vec<String> {
+        self.seen().rules.iter().cloned().collect()
     }
 
     /// Keeps the first refusal.
@@ -293,7 +331,12 @@ impl Drop for OnErrand {
 impl Visitor {
     /// From now on what this worker does is done for this statement, too.
     pub(crate) fn sent(self: &Arc<Self>, errand: Arc<Errand>) -> OnErrand {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner).push(errand.clone());
+        let mut errands = self.errands.lock().unwrap_or_else(PoisonError::into_inner);
+        errands.push(errand.clone());
+        if errands.len() > 1 {
+            errands.iter().for_each(|errand| errand.counts.shares());
+        }
+        drop(errands);
         OnErrand { visitor: self.clone(), errand }
     }
 

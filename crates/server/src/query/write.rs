@@ -12,15 +12,14 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::{
-    Answer, Entry, FAILURE_BYTES_MAX, Failed, Failure, Order, Rows, collect, failed, late, request, run,
+    Answer, Entry, FAILURE_BYTES_MAX, Failed, Failure, Order, Rows, SETTLED_MAX, collect, failed, late,
+    request, run,
 };
 use crate::doors::{Act, Errand, Rights, Table};
 use crate::fault::Fault;
 use crate::limits::{Slot, Tables};
 use crate::pool::Lease;
 
-/// For a change that is under way to be settled, when its statement has failed already.
-const SETTLED_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts at a commit, where somebody else's was in the way: at first, and at most.
 const PAUSE_FIRST_MS: u64 = 10;
 const PAUSE_MAX_MS: u64 = 1_000;
@@ -38,16 +37,24 @@ async fn intent(lease: &Lease, order: &Order) -> Result<Intent, Fault> {
         }
     })?;
     if let Some(writ) = order.permit.writ() {
-        intent.targets.iter().try_for_each(|target| check(writ, target))?;
+        intent.targets.iter().try_for_each(|target| check(writ, &order.errand, target))?;
     }
     Ok(intent)
 }
 
-fn check(rights: &dyn Rights, Target { schema, table, is_new }: &Target) -> Result<(), Fault> {
+fn check(
+    rights: &dyn Rights,
+    errand: &Errand,
+    Target { schema, table, is_new }: &Target,
+) -> Result<(), Fault> {
+    let decide = |act| {
+        rights.rule(act).into_iter().for_each(|rule| errand.decided(rule));
+        rights.check(act)
+    };
     let namespace: Vec<String> = schema.split('.').map(str::to_owned).collect();
-    let Some(name) = table.clone() else { return rights.check(Act::Schema(&namespace)) };
+    let Some(name) = table.clone() else { return decide(Act::Schema(&namespace)) };
     let table = Table { namespace, name };
-    rights.check(if *is_new { Act::Create(&table) } else { Act::Change(&table) })
+    decide(if *is_new { Act::Create(&table) } else { Act::Change(&table) })
 }
 
 enum Asked {

@@ -61,6 +61,7 @@ impl Door {
     {
         let (head, body) = request.into_parts();
         let visitor = self.visitor(&head.headers).ok_or_else(unknown_worker)?;
+        visitor.asked_catalog();
         let (prefix, segments, path) = match routes::asked(&head.method, &head.uri)? {
             Asked::Config(warehouse) => return self.config(&visitor, warehouse.as_deref()).await,
             Asked::Below { prefix, segments, path } => (prefix, segments, path),
