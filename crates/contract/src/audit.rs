@@ -12,7 +12,7 @@ pub struct AuditRecord {
     /// Which of the three.
     pub event: AuditEvent,
     /// When, RFC 3339 in UTC with milliseconds.
-    pub at: String,
+    pub recorded_at: String,
     /// The request's id; that of the statement for one that was sent to `/statements`.
     pub request_id: String,
     /// Whose data.

@@ -147,14 +147,15 @@ impl Book {
         let (bytes, mut text) = (torn.len(), String::from_utf8_lossy(&torn).into_owned());
         cut(&mut text, TORN_BYTES_MAX);
         tracing::error!(bytes, "the last line of the audit file was torn");
-        let line =
-            self.chain.seal(&json!({"event": "torn", "at": now(), "count": bytes, "text": text}).to_string());
+        let line = self
+            .chain
+            .seal(&json!({"event": "torn", "recorded_at": now(), "count": bytes, "text": text}).to_string());
         self.write(&line)
     }
 
     /// The first line of a file.
     fn begin(&mut self) -> io::Result<()> {
-        let text = json!({"event": "file", "at": now(), "previous": self.chain.hash}).to_string();
+        let text = json!({"event": "file", "recorded_at": now(), "previous": self.chain.hash}).to_string();
         let line = self.chain.seal(&text);
         self.write(&line)
     }

@@ -65,7 +65,7 @@ struct Shared {
 impl Audit {
     /// Opens the sinks. What comes with it is run to fill the table, where there is one.
     pub fn open(settings: &Settings) -> std::io::Result<(Audit, Option<Gatherer>)> {
-        let nowhere = settings.file.is_none() && !settings.stdout && settings.table.is_none();
+        let nowhere = settings.path().is_none() && !settings.stdout && settings.table.is_none();
         if nowhere && settings.history_per_workspace_max == 0 {
             return Ok((Audit::off(), None));
         }

@@ -1,6 +1,6 @@
 //! What is recorded where.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// A file of JSON lines that hold each other (mode 0600). It is this server's alone.
+    /// A file of JSON lines that hold each other (mode 0600). It is this server's alone. An empty name is none, also in `dev`.
     pub file: Option<PathBuf>,
     /// A file of this size is set aside and another begun, bytes.
     pub file_bytes_max: u64,
@@ -82,6 +82,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The file, if there is one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.file.as_deref().filter(|path| !path.as_os_str().is_empty())
+    }
+
     /// Everything that is wrong with the settings.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();

@@ -27,7 +27,7 @@ const LAST_MAX: Duration = Duration::from_secs(5);
 /// A column: its name, its type in the table, and its type in a record's JSON where that is another.
 const COLUMNS: [(&str, &str, &str); 31] = [
     ("event", "VARCHAR", ""),
-    ("at", "TIMESTAMPTZ", "VARCHAR"),
+    ("recorded_at", "TIMESTAMPTZ", "VARCHAR"),
     ("request_id", "VARCHAR", ""),
     ("workspace", "VARCHAR", ""),
     ("subject", "VARCHAR", ""),
@@ -69,6 +69,7 @@ pub trait Inserts: Send + Sync {
 /// What became of records that were meant for the table.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
+    taken: AtomicU64,
     written: AtomicU64,
     lost: AtomicU64,
     unsure: AtomicU64,
@@ -78,7 +79,7 @@ pub(super) struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Gauges {
     /// Records that wait.
-    pub waiting: usize,
+    pub waiting: u64,
     /// Records that are in the table.
     pub written: u64,
     /// Records that found no room.
@@ -97,15 +98,15 @@ pub(super) struct Feed {
 impl Feed {
     /// A record, as JSON. One that finds no room is lost.
     pub(super) fn put(&self, record: String) {
-        if self.sender.try_send(record).is_err() {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        let count = if self.sender.try_send(record).is_ok() { &self.counts.taken } else { &self.counts.lost };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn gauges(&self) -> Gauges {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { written, lost, unsure } = &*self.counts;
-        let waiting = self.sender.max_capacity() - self.sender.capacity();
+        let Counts { taken, written, lost, unsure } = &*self.counts;
+        // With those that are being inserted.
+        let waiting = read(taken).saturating_sub(read(written) + read(unsure));
         Gauges { waiting, written: read(written), lost: read(lost), unsure: read(unsure) }
     }
 }

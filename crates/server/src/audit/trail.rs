@@ -137,7 +137,7 @@ impl Course {
         let ms = |from: Option<Instant>, to: Option<Instant>| Some(ms(from?, to?));
         AuditRecord {
             event,
-            at: now(),
+            recorded_at: now(),
             request_id: request_id.clone(),
             workspace: workspace.clone(),
             subject: named(subject.clone()),
@@ -282,7 +282,7 @@ pub(super) fn refused(asked: Asked, statement: String, outcome: Code) -> AuditRe
     };
     AuditRecord {
         event: AuditEvent::Refused,
-        at: now(),
+        recorded_at: now(),
         request_id: asked.request_id,
         workspace: asked.workspace,
         subject: named(asked.subject),

@@ -47,12 +47,13 @@ pub(super) struct Writer {
 impl Writer {
     /// Opens the file, where there is one.
     pub(super) fn open(settings: &Settings, shared: Arc<Shared>, server: &str) -> std::io::Result<Self> {
-        let book = settings.file.as_deref().map(|path| Book::open(path, settings)).transpose()?;
+        let book = settings.path().map(|path| Book::open(path, settings)).transpose()?;
         let mut writer =
             Writer { shared, book, chain: Chain::new(), stdout: settings.stdout, told: 0, faulty: false };
         let version = env!("CARGO_PKG_VERSION");
         writer.write(vec![
-            json!({"event": "opened", "at": now(), "server": server, "version": version}).to_string(),
+            json!({"event": "opened", "recorded_at": now(), "server": server, "version": version})
+                .to_string(),
         ]);
         Ok(writer)
     }
@@ -80,7 +81,7 @@ impl Writer {
                 let _ = done.send(());
             }
         }
-        self.write(vec![json!({"event": "closed", "at": now()}).to_string()]);
+        self.write(vec![json!({"event": "closed", "recorded_at": now()}).to_string()]);
         self.sync(true);
     }
 
@@ -113,7 +114,10 @@ impl Writer {
         let lost = self.shared.lost.load(Ordering::Relaxed) + self.shared.unwritten.load(Ordering::Relaxed);
         let records = texts.len() as u64;
         if lost > self.told {
-            texts.insert(0, json!({"event": "lost", "at": now(), "count": lost - self.told}).to_string());
+            texts.insert(
+                0,
+                json!({"event": "lost", "recorded_at": now(), "count": lost - self.told}).to_string(),
+            );
         }
         if texts.is_empty() {
             return;
