@@ -87,10 +87,11 @@ pub struct AuditEnd {
     pub store_calls: u64,
     /// Requests of its engine to the catalog.
     pub catalog_calls: u64,
-    /// What its engine's processor time grew by, milliseconds in steps of ten; none where the engine is gone.
+    /// What its engine's processor time grew by, milliseconds in steps of ten; none where the engine is gone, and of a
+    /// statement that ran for less than ten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ms: Option<u64>,
-    /// The most memory that its engine ever had, bytes.
+    /// The most memory that its engine ever had, bytes; none where the processor time is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
     /// Other statements of the workspace were on its engine at the same time: tables read, bytes, calls, processor time and memory may be

@@ -109,7 +109,8 @@ impl Audit {
     /// A change that was refused before it had a permit.
     pub(crate) fn refused<'s>(&self, asked: Asked, statements: impl Iterator<Item = &'s str>, code: Code) {
         if let Some(inner) = self.0.as_ref().filter(|_| trail::is_refused_change(code.as_str())) {
-            inner.put(trail::refused(asked, inner.redacted(statements), code));
+            let record = trail::refused(asked, inner.redacted(statements), code);
+            inner.put(Message::Record(Box::new(record)));
         }
     }
 
@@ -165,9 +166,9 @@ impl Inner {
     }
 
     /// Hands a record on, if there is room.
-    fn put(&self, record: AuditRecord) {
+    fn put(&self, record: Message) {
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.sender.try_send(Message::Record(Box::new(record))).is_err() {
+        if self.sender.try_send(record).is_err() {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -211,6 +212,10 @@ mod tests {
         trail::refused(asked, "SELECT 1".into(), Code::WriteTargetClosed)
     }
 
+    fn told(workspace: &str, id: &str) -> Message {
+        Message::Record(Box::new(record(workspace, id)))
+    }
+
     fn settings(path: &std::path::Path, waiting_max: usize) -> Settings {
         Settings { file: Some(path.to_owned()), waiting_max, ..Settings::default() }
     }
@@ -221,7 +226,7 @@ mod tests {
         let path = folder.path().join("audit.jsonl");
         let (audit, _) = Audit::open(&settings(&path, 10_000)).unwrap();
         for n in 0..1_000 {
-            audit.0.as_ref().unwrap().put(record("w", &n.to_string()));
+            audit.0.as_ref().unwrap().put(told("w", &n.to_string()));
         }
         audit.settle().await;
         assert_eq!(
@@ -234,7 +239,7 @@ mod tests {
         // With the beginning of the file, and of the server, and its end.
         assert_eq!((found.lines, found.lost), (1_003, 0));
         assert_eq!(audit.status()["head"]["hash"], found.head);
-        audit.0.as_ref().unwrap().put(record("w", "late"));
+        audit.0.as_ref().unwrap().put(told("w", "late"));
         assert_eq!(audit.status()["lost"], 1);
     }
 
@@ -248,14 +253,14 @@ mod tests {
         let held = inner.shared.history.lock().unwrap();
         let began = Instant::now();
         for n in 0..100 {
-            inner.put(record("w", &n.to_string()));
+            inner.put(told("w", &n.to_string()));
         }
         assert!(began.elapsed() < Duration::from_secs(1));
         let lost = audit.status()["lost"].as_u64().unwrap();
         assert!((80..=95).contains(&lost), "{lost}");
         drop(held);
         audit.settle().await;
-        inner.put(record("w", "after"));
+        inner.put(told("w", "after"));
         audit.close().await;
         let found = verify(&[path], "").unwrap();
         assert_eq!(found.lost, lost);
@@ -272,7 +277,7 @@ mod tests {
         let inner = audit.0.clone().unwrap();
         let mut put = 0;
         while audit.status()["unwritten"] == 0 && put < 1_000 {
-            inner.put(record("w", &put.to_string()));
+            inner.put(told("w", &put.to_string()));
             audit.settle().await;
             put += 1;
         }
@@ -280,7 +285,7 @@ mod tests {
         assert!(unwritten > 0);
         assert_eq!(audit.history("w", 1)[0].request_id, (put - 1).to_string());
         std::fs::remove_dir(folder.path().join("audit.jsonl.1")).unwrap();
-        inner.put(record("w", "after"));
+        inner.put(told("w", "after"));
         audit.close().await;
         assert!(verify(&[path.clone(), folder.path().join("audit.jsonl.1")], "").unwrap().lost >= unwritten);
     }

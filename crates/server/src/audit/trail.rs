@@ -8,6 +8,7 @@ use duck_contract::query::{ChangeKind, TableChange, WriteReport};
 use duck_contract::{Code, Role};
 use tokio::time::Instant;
 
+use super::writer::Message;
 use super::{Audit, Inner, now};
 use crate::doors::Errand;
 use crate::fault::Fault;
@@ -15,6 +16,8 @@ use crate::pool::Worker;
 
 /// Tables, and changes, that a record names.
 const TABLES_MAX: usize = 200;
+/// The kernel counts in steps of ten milliseconds, and an engine's peak is not one short statement's.
+const USAGE_MS_MIN: u64 = 10;
 /// Of a name in a record.
 const NAME_BYTES_MAX: usize = 256;
 
@@ -52,7 +55,23 @@ struct Way {
 struct Begun {
     at: Instant,
     worker: Weak<Worker>,
+    /// None until it has run for a moment.
     cpu_ms_before: Option<u64>,
+}
+
+/// What a statement's engine has used when it begins, to be looked at where that costs the statement nothing.
+pub(super) struct Usage(Weak<Course>);
+
+impl Usage {
+    /// Looks, if the statement still runs: to look is a good part of what a short one costs.
+    pub(super) fn look(&self) {
+        let Some(course) = self.0.upgrade() else { return };
+        let worker = course.way().begun.as_ref().and_then(|begun| begun.worker.upgrade());
+        let cpu_ms = worker.and_then(|worker| worker.cpu_ms());
+        if let Some(begun) = &mut course.way().begun {
+            begun.cpu_ms_before = cpu_ms;
+        }
+    }
 }
 
 /// How a statement ended, as whoever carried its answer knows.
@@ -105,11 +124,11 @@ impl Trail {
         let mut way = course.way();
         let (first, at) =
             (way.begun.is_none(), way.begun.as_ref().map_or_else(Instant::now, |begun| begun.at));
-        way.begun = Some(Begun { at, worker: Arc::downgrade(worker), cpu_ms_before: worker.cpu_ms() });
+        way.begun = Some(Begun { at, worker: Arc::downgrade(worker), cpu_ms_before: None });
         let record = first.then(|| course.record(AuditEvent::Start, &way));
         drop(way);
         if let Some(record) = record {
-            course.audit.put(record);
+            course.audit.put(Message::Start(Box::new(record), Usage(Arc::downgrade(course))));
         }
     }
 
@@ -152,7 +171,9 @@ impl Course {
     /// What the doors saw, and what the engine used.
     fn end(&self, way: &Way) -> AuditEnd {
         let fate = way.fate.unwrap_or(Fate { outcome: "client_gone", ..Fate::default() });
-        let worker = way.begun.as_ref().and_then(|begun| begun.worker.upgrade());
+        let run_ms = way.begun.as_ref().map_or(0, |begun| ms(begun.at, Instant::now()));
+        let long = way.begun.as_ref().filter(|_| run_ms >= USAGE_MS_MIN);
+        let worker = long.and_then(|begun| begun.worker.upgrade());
         let cpu_ms = worker.as_ref().and_then(|worker| worker.cpu_ms());
         let before = way.begun.as_ref().and_then(|begun| begun.cpu_ms_before);
         let report = self.errand.report(fate.outcome == "ok");
@@ -165,7 +186,7 @@ impl Course {
         let changes = report.as_ref().map(|report| report.changes.as_slice()).unwrap_or_default();
         AuditEnd {
             outcome: fate.outcome.to_owned(),
-            run_ms: way.begun.as_ref().map_or(0, |begun| ms(begun.at, Instant::now())),
+            run_ms,
             kinds: kinds(!read.is_empty(), changes),
             tables_read: read.iter().take(TABLES_MAX).map(|table| named(table.dotted())).collect(),
             tables_written: written(changes),
@@ -203,7 +224,7 @@ impl Drop for Course {
             end.kinds = vec![AuditKind::Write];
         }
         record.end = Some(end);
-        self.audit.put(record);
+        self.audit.put(Message::Record(Box::new(record)));
     }
 }
 

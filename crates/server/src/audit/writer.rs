@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::chain::Chain;
 use super::file::Book;
 use super::settings::Settings;
+use super::trail::Usage;
 use super::{Shared, now};
 
 /// Records that are written at once.
@@ -27,6 +28,8 @@ const RECORD_BYTES: usize = 512;
 
 /// What the thread is told.
 pub(super) enum Message {
+    /// To write this, and to look at what its engine has used.
+    Start(Box<AuditRecord>, Usage),
     /// To write this.
     Record(Box<AuditRecord>),
     /// To say when everything before is written.
@@ -76,6 +79,10 @@ impl Writer {
             let (mut batch, mut settled) = (Vec::new(), Vec::new());
             for message in first.into_iter().chain(inbox.try_iter()).take(BATCH_MAX) {
                 match message {
+                    Message::Start(record, usage) => {
+                        usage.look();
+                        batch.push(record);
+                    }
                     Message::Record(record) => batch.push(record),
                     Message::Settle(done) => settled.push(done),
                     Message::Close => closing = true,
