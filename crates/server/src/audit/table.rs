@@ -20,7 +20,7 @@ use crate::fault::Fault;
 const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Between two attempts: at first, and at most.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// For the last batch, when the server ends.
 const LAST_MAX: Duration = Duration::from_secs(5);
 
@@ -318,7 +318,7 @@ mod tests {
         let lost = feed.gauges().lost;
         assert!((7..=10).contains(&lost), "{lost}");
         // The catalog is back: what has waited is written.
-        tokio::time::sleep(Duration::from_secs(120)).await;
+        tokio::time::sleep(Duration::from_mins(2)).await;
         assert_eq!(feed.gauges(), Gauges { waiting: 0, written: 20 - lost, lost, unsure: 0 });
         stop.cancel();
         task.await.unwrap();

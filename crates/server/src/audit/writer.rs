@@ -81,9 +81,9 @@ impl Writer {
                 match message {
                     Message::Start(record, usage) => {
                         usage.look();
-                        batch.push(record);
+                        batch.push(*record);
                     }
-                    Message::Record(record) => batch.push(record),
+                    Message::Record(record) => batch.push(*record),
                     Message::Settle(done) => settled.push(done),
                     Message::Close => closing = true,
                 }
@@ -98,7 +98,7 @@ impl Writer {
         self.sync(true);
     }
 
-    fn put(&mut self, batch: Vec<Box<AuditRecord>>) {
+    fn put(&mut self, batch: Vec<AuditRecord>) {
         let records = batch.len() as u64;
         let mut texts = Vec::with_capacity(batch.len() + 1);
         for record in batch {
@@ -135,12 +135,11 @@ impl Writer {
         if texts.is_empty() {
             return;
         }
-        let outcome = match &mut self.book {
-            Some(book) => book.append(&texts).map(|lines| (lines, book.chain.clone())),
-            None => {
-                let lines = texts.iter().map(|text| self.chain.seal(text)).collect();
-                Ok((lines, self.chain.clone()))
-            }
+        let outcome = if let Some(book) = &mut self.book {
+            book.append(&texts).map(|lines| (lines, book.chain.clone()))
+        } else {
+            let lines = texts.iter().map(|text| self.chain.seal(text)).collect();
+            Ok((lines, self.chain.clone()))
         };
         let lines = match outcome {
             Ok((lines, head)) => {

@@ -107,7 +107,7 @@ async fn a_statement_leaves_its_start_and_its_end_with_the_tables_that_the_doors
     assert!(end["peak_memory_bytes"].as_u64().unwrap() > 1 << 20, "{end}");
     // Several statements, the first of which hides what is read in a view.
     let ask = json!({"statements": ["CREATE TEMP VIEW v AS SELECT * FROM ds_toydemo001", "SELECT * FROM v"]});
-    assert_eq!(acme.post_as("read-2", &ask).await.bytes().await.unwrap().len() > 1_000, true);
+    assert!(acme.post_as("read-2", &ask).await.bytes().await.unwrap().len() > 1_000);
     let (start, end) = both(&world, "read-2").await;
     assert_eq!(end["tables_read"], json!(["datasets.ds_toydemo001"]));
     assert_eq!(start["statement"], "CREATE TEMP VIEW v AS SELECT * FROM ds_toydemo001; SELECT * FROM v");
@@ -219,20 +219,22 @@ async fn whatever_ends_a_statement_is_its_outcome() {
     assert_eq!(outcome("read-only").await, "read_only");
     problem(acme.post_as("late", &json!({"sql": LONG, "timeout_ms": 500})).await).await;
     assert_eq!(outcome("late").await, "timeout");
-    let runs = async |id: &'static str| {
+    let runs = |id: &'static str| {
         let acme = acme.clone();
-        let running = tokio::spawn(async move { acme.post_as(id, &reading(LONG)).await });
-        assert_eq!(of(&world, id, 1).await[0]["event"], "start");
-        running
+        tokio::spawn(async move { acme.post_as(id, &reading(LONG)).await })
     };
-    let running = runs("stopped").await;
+    let began = async |id: &str| assert_eq!(of(&world, id, 1).await[0]["event"], "start");
+    let running = runs("stopped");
+    began("stopped").await;
     assert_eq!(acme.cancel("stopped").await.status(), 200);
     running.await.unwrap();
     assert_eq!(outcome("stopped").await, "cancelled");
-    let running = runs("gone").await;
+    let running = runs("gone");
+    began("gone").await;
     running.abort();
     assert_eq!(outcome("gone").await, "client_gone");
-    let running = runs("killed").await;
+    let running = runs("killed");
+    began("killed").await;
     for pid in world.workers() {
         kill(pid, rustix::process::Signal::KILL);
     }
