@@ -288,6 +288,7 @@ async fn no_secret_of_a_statement_is_recorded() {
         format!("CREATE SECRET s (TYPE s3, KEY_ID '{secret}', SECRET '{secret}')"),
         format!("CREATE SECRET s (TYPE s3, KEY_ID \"{secret}\")"),
         format!("SELECT 1 -- {secret}"),
+        format!("/* {secret} */ SELECT 1"),
         format!("/* {secret} /* nested {secret} */ */ SELECT 1"),
         format!("SELECT count(*) FROM customers WHERE name = '{secret}' AND 'password' <> ''"),
         format!("SELECT E'token=\\'{secret}'"),
