@@ -1,8 +1,9 @@
 //! What every party of duck-server agrees on. No I/O, no axum, no DuckDB.
 //!
-//! [`query`] and [`statements`] are what a client sends and receives, [`code`] the closed list of what can go wrong, [`worker`] what the
+//! [`query`], [`statements`] and [`audit`] are what a client sends and receives, [`code`] the closed list of what can go wrong, [`worker`] what the
 //! front and an engine say to each other. `schema.json` beside `Cargo.toml` is generated from here and committed.
 
+pub mod audit;
 pub mod code;
 pub mod query;
 pub mod statements;

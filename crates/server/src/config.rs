@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::doors::{catalog, storage};
-use crate::{auth, governance, journey, limits, maintain, places, pool, statements};
+use crate::{audit, auth, governance, journey, limits, maintain, places, pool, statements};
 
 /// Environment variable → setting. The names are those that the platform uses already; they win over the file.
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -74,6 +74,8 @@ pub struct Config {
     pub statements: statements::Settings,
     /// What nobody needs any more in the store.
     pub maintain: maintain::Settings,
+    /// What is recorded of statements, and where.
+    pub audit: audit::Settings,
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,6 +146,7 @@ impl Config {
         let query = section::<journey::Settings>(&mut written, "query", &mut faults);
         let mut statements = section::<statements::Settings>(&mut written, "statements", &mut faults);
         let mut maintain = section::<maintain::Settings>(&mut written, "maintain", &mut faults);
+        let audit = section::<audit::Settings>(&mut written, "audit", &mut faults);
         let top = parse::<Top>(Value::Table(written), "", &mut faults);
         let listen = top.as_ref().map(Top::address);
         let folder = top.as_ref().and_then(|top| top.runtime_dir.clone());
@@ -175,6 +178,7 @@ impl Config {
             let running = Duration::from_millis(query.timeout_ms_max);
             faults.extend(maintain.faults(running + catalog.change_time_max()));
         }
+        faults.extend(of(audit.as_ref().map(audit::Settings::faults)));
         let (Some(auth), Some(warehouse), Some(writes)) = (auth, warehouse, writes) else {
             return Err(Faults(faults));
         };
@@ -182,9 +186,10 @@ impl Config {
         let (Some(limits), Some(pool), Some(worker), Some(query)) = (limits, pool, worker, query) else {
             return Err(Faults(faults));
         };
-        let (Some(statements), Some(maintain), Some(top), Some(listen), true) =
-            (statements, maintain, top, listen, faults.is_empty())
-        else {
+        let (Some(statements), Some(maintain), Some(audit)) = (statements, maintain, audit) else {
+            return Err(Faults(faults));
+        };
+        let (Some(top), Some(listen), true) = (top, listen, faults.is_empty()) else {
             return Err(Faults(faults));
         };
         Ok(Config {
@@ -205,6 +210,7 @@ impl Config {
             query,
             statements,
             maintain,
+            audit,
         })
     }
 }
@@ -356,12 +362,13 @@ mod tests {
             ("text.arrows_max", 1, 20),
             ("text.branches_max", 1, 50_000),
             ("rows_max", 1, i64::MAX.cast_unsigned()),
-            ("timeout_ms_max", 1, i64::MAX.cast_unsigned()),
+            // Not longer than the grace of maintenance.
+            ("timeout_ms_max", 1, 80_000_000),
         ] {
             for good in [least, most] {
                 assert!(with(&format!("{name} = {good}")).is_ok(), "{name} = {good}");
             }
-            let too_much = (most < 1 << 60).then_some(most + 1);
+            let too_much = (most < 1 << 60 && name != "timeout_ms_max").then_some(most + 1);
             for wrong in [Some(least - 1), too_much].into_iter().flatten() {
                 let Faults(faults) = with(&format!("{name} = {wrong}")).unwrap_err();
                 assert!(faults.len() == 1 && faults[0].contains(name), "{name} = {wrong}: {faults:?}");

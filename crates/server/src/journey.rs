@@ -3,17 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use duck_contract::query::OnConflict;
 use duck_contract::worker::{Statement, TextLimits};
-use duck_contract::{Code, QueryRequest, Role, StatementRequest};
+use duck_contract::{Code, Format, Params, QueryRequest, Role, StatementRequest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
+use uuid::Uuid;
 
+use crate::audit::{Asked, Audit, Fate, Inserts};
 use crate::auth::Auth;
 use crate::fault::Fault;
 use crate::governance::{Governance, Permit, Wish};
 use crate::limits::{Limits, Slot};
 use crate::pool::{Lease, Pool};
-use crate::query::{self, Answer, Entry, Failed, Order, Register};
+use crate::query::{self, Answer, Entry, Failed, Order, Register, Rows};
 use crate::statements::{Statements, Submitted};
 
 /// Ceilings of one query.
@@ -73,6 +76,8 @@ pub struct Journey {
     pub register: Register,
     /// What was sent to be kept.
     pub statements: Statements,
+    /// What is left of each.
+    pub audit: Audit,
     /// Ceilings.
     pub settings: Settings,
 }
@@ -87,12 +92,13 @@ impl Journey {
         arrived: Instant,
         ask: QueryRequest,
     ) -> Result<Answer, Fault> {
-        let permit = self.permit(authorization, &ask).await?;
+        let permit = self.permit(authorization, id, arrived, &ask).await?;
         let entry = self.register.enter(&permit, id)?;
         let order = self.order(permit, id, watched, arrived, ask);
         let stopped = entry.stopped();
         let answer = async {
             let slot = self.limits.admit(&order.permit, order.deadline).await?;
+            order.trail.admitted();
             self.proceed((entry, slot), &order).await
         };
         self.conclude(unless(stopped, answer).await, &order).await
@@ -106,7 +112,7 @@ impl Journey {
         arrived: Instant,
         ask: StatementRequest,
     ) -> Result<String, Fault> {
-        let permit = self.permit(authorization, &ask.query).await?;
+        let permit = self.permit(authorization, sent_by, arrived, &ask.query).await?;
         let pending = match self.statements.submit(&permit, sent_by, &ask)? {
             Submitted::Known(id) => return Ok(id),
             Submitted::New(pending) => pending,
@@ -119,6 +125,7 @@ impl Journey {
             let answer = async {
                 // Nobody waits for this one, so it can wait for its turn as long as it has time.
                 let slot = journey.limits.admit_by(&order.permit, order.deadline).await?;
+                order.trail.admitted();
                 journey.proceed((entry, slot), &order).await
             };
             journey.conclude(unless(stopped, answer).await, &order).await
@@ -126,9 +133,27 @@ impl Journey {
         Ok(id)
     }
 
-    async fn permit(&self, authorization: Option<&str>, ask: &QueryRequest) -> Result<Permit, Fault> {
+    async fn permit(
+        &self,
+        authorization: Option<&str>,
+        id: &str,
+        arrived: Instant,
+        ask: &QueryRequest,
+    ) -> Result<Permit, Fault> {
         let caller = self.auth.verify(authorization).await?;
-        let permit = self.governance.permit(&caller, wish(ask))?;
+        let refused = |fault: &Fault| {
+            let workspace = self.governance.meant(&caller, wish(ask));
+            let asked = Asked {
+                request_id: id.to_owned(),
+                workspace: workspace.to_owned(),
+                subject: caller.subject().to_owned(),
+                role: Role::Writer,
+                arrived,
+                rule: Some(self.governance.writes().rule_of(workspace)),
+            };
+            self.audit.refused(asked, statements(ask), fault.code);
+        };
+        let permit = self.governance.permit(&caller, wish(ask)).inspect_err(refused)?;
         tracing::info!(
             warehouse = permit.warehouse.name(),
             subject = caller.subject(),
@@ -162,6 +187,17 @@ impl Journey {
     /// Says what the doors saw of the changes; a workspace whose writes go wrong too often is stopped.
     async fn conclude(&self, outcome: Result<Answer, Fault>, order: &Order) -> Result<Answer, Fault> {
         let outcome = query::told(outcome, &order.errand).await;
+        match &outcome {
+            Ok(Answer { rows: Rows::Whole(bytes), counts, affected, .. }) => order.trail.ends(Fate {
+                outcome: "ok",
+                counts: *counts,
+                affected: *affected,
+                bytes: bytes.len() as u64,
+            }),
+            // Whoever carries it says how it ends.
+            Ok(_) => {}
+            Err(fault) => order.trail.fails(fault),
+        }
         if let Err(fault) = &outcome
             && is_unhealthy(fault, order)
         {
@@ -184,6 +220,16 @@ impl Journey {
 
     fn order(&self, permit: Permit, id: &str, watched: bool, arrived: Instant, ask: QueryRequest) -> Order {
         let deadline = self.deadline(arrived, ask.timeout_ms);
+        let (errand, grace) = (permit.errand(), Duration::from_millis(self.settings.grace_ms));
+        let asked = Asked {
+            request_id: id.to_owned(),
+            workspace: permit.warehouse.workspace().to_owned(),
+            subject: permit.subject.clone(),
+            role: permit.role,
+            arrived,
+            rule: permit.writ().map(|writ| writ.given_by().to_owned()),
+        };
+        let trail = self.audit.trail(asked, &errand, statements(&ask));
         let mut before = ask.statements;
         let statement = Statement {
             id: id.to_owned(),
@@ -195,8 +241,35 @@ impl Journey {
             text: self.settings.text,
             rows_max: ask.max_rows.unwrap_or(u64::MAX).min(self.settings.rows_max),
         };
-        let (errand, grace) = (permit.errand(), Duration::from_millis(self.settings.grace_ms));
-        Order { permit, errand, statement, on_conflict: ask.on_conflict, deadline, grace }
+        Order { permit, errand, trail, statement, on_conflict: ask.on_conflict, deadline, grace }
+    }
+}
+
+/// What the service itself writes goes the same way as anybody's, and leaves no record: else each would leave another.
+#[async_trait::async_trait]
+impl Inserts for Journey {
+    async fn insert(&self, workspace: &str, sql: &str, parameter: Option<String>) -> Result<(), Fault> {
+        let permit = self.governance.own(workspace, "audit")?;
+        let id = format!("audit-{}", Uuid::now_v7());
+        let entry = self.register.enter(&permit, &id)?;
+        let ask = QueryRequest {
+            sql: Some(sql.to_owned()),
+            statements: Vec::new(),
+            warehouse: None,
+            workspace_id: None,
+            format: Format::Json,
+            max_rows: None,
+            allow_writes: true,
+            on_conflict: OnConflict::RetryAppends,
+            params: parameter.map(|text| Params::Positional(vec![text.into()])),
+            timeout_ms: None,
+        };
+        let order = Order { trail: Audit::untold(), ..self.order(permit, &id, false, Instant::now(), ask) };
+        let answer = async {
+            let slot = self.limits.admit_by(&order.permit, order.deadline).await?;
+            self.proceed((entry, slot), &order).await
+        };
+        query::told(answer.await, &order.errand).await.map(drop)
     }
 }
 
@@ -220,6 +293,11 @@ async fn unless(
         answer = answer => answer,
         () = stopped => Err(query::cancelled()),
     }
+}
+
+/// What it asks for, in its order.
+fn statements(ask: &QueryRequest) -> impl Iterator<Item = &str> {
+    ask.statements.iter().chain(&ask.sql).map(String::as_str)
 }
 
 fn wish(ask: &QueryRequest) -> Wish<'_> {

@@ -3,6 +3,7 @@
 //! The modules in the order of a request; then what the engine may reach, and what holds it all together.
 
 pub mod api;
+pub mod audit;
 pub mod auth;
 pub mod governance;
 pub mod limits;

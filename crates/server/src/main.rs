@@ -11,10 +11,13 @@ use duck_server::auth::{Auth, is_workspace_id};
 use duck_server::config::Config;
 use duck_server::doors::{catalog, storage};
 use duck_server::server::{self, Server};
-use duck_server::{dev, loadtest, maintain};
+use duck_server::{audit, dev, loadtest, maintain};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
+
+/// Statements without an end that are named.
+const UNENDED_SHOWN: usize = 20;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -83,10 +86,28 @@ enum Command {
         #[command(flatten)]
         file: File,
     },
+    /// Look after the records of statements.
+    Audit {
+        #[command(subcommand)]
+        command: AuditCommand,
+    },
     /// Find out how many warehouses this machine holds, and what to set `pool.workers_max` to.
     Loadtest(Box<loadtest::Options>),
     /// Tell what objects no table needs any more and, with --remove, remove them.
     Maintain(Box<maintain::Options>),
+}
+
+#[derive(Subcommand)]
+enum AuditCommand {
+    /// Check that no line of these files was changed, removed or moved since it was written; else say which does not hold.
+    Verify {
+        /// The files, in any order: `audit.jsonl*`.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// A line's hash that was noted elsewhere, such as `audit.head.hash` of `GET /status`: it has to be there.
+        #[arg(long)]
+        head: Option<String>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -142,9 +163,26 @@ fn run(command: Command) -> Result<(), Failed> {
             say(&minted.ok_or("no auth.jwt_secret is configured, so no token can be minted")?)
         }
         Command::Check { file } => say(toml::to_string(&file.load()?)?.trim_end()),
+        Command::Audit { command: AuditCommand::Verify { files, head } } => verify(&files, head.as_deref()),
         Command::Loadtest(options) => runtime.block_on(try_load(&options)),
         Command::Maintain(options) => runtime.block_on(keep_up(&options)),
     }
+}
+
+fn verify(files: &[PathBuf], head: Option<&str>) -> Result<(), Failed> {
+    let found = audit::verify(files, head.unwrap_or_default())?;
+    if head.is_some() && !found.has_wanted {
+        return Err(
+            "every line holds, and none has that hash: lines are missing at the end, or all are new".into()
+        );
+    }
+    let audit::Found { lines, first, last, head, lost, torn, unended, .. } = found;
+    say(&format!("{lines} lines hold, {first} to {last}; the last one's hash is {head}"))?;
+    say(&format!(
+        "{} statements began and did not end, {lost} records were lost, {torn} lines were torn",
+        unended.len()
+    ))?;
+    unended.iter().take(UNENDED_SHOWN).try_for_each(|(workspace, id)| say(&format!("  {workspace} {id}")))
 }
 
 async fn serve(config: Config, json: bool) -> Result<(), Failed> {

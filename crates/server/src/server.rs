@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::{self, Facts, Service};
+use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::config::Config;
 use crate::doors::{Passes, catalog, storage};
@@ -53,6 +54,8 @@ pub struct Server {
     service: Arc<Service>,
     stop_api: CancellationToken,
     api: JoinHandle<std::io::Result<()>>,
+    /// What fills the table of records.
+    audit: (CancellationToken, Option<JoinHandle<()>>),
     stop_doors: CancellationToken,
     doors: [JoinHandle<()>; 2],
     stop_upkeep: CancellationToken,
@@ -66,16 +69,7 @@ impl Server {
     /// Starts doors, template and API. Returns when it answers.
     pub async fn start(config: Config, store: storage::Store) -> Result<Server, StartError> {
         let step = |name| move |e| StartError::Step(name, e);
-        let sandbox = pool::probe(&config.worker).map_err(step("try the sandbox"))?;
-        if !(sandbox.landlock && sandbox.seccomp) {
-            if config.worker.sandbox == SandboxMode::Require {
-                return Err(StartError::Sandbox(sandbox));
-            }
-            tracing::error!(
-                ?sandbox,
-                "THE SANDBOX IS INCOMPLETE: a taken-over engine could read this machine's files"
-            );
-        }
+        let sandbox = sandbox(&config.worker)?;
         let runtime = Runtime::make(config.runtime_dir.clone()).map_err(step("make the runtime folder"))?;
         let passes = Passes::default();
         let stop_doors = CancellationToken::new();
@@ -114,6 +108,7 @@ impl Server {
         };
         let pool =
             Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
+        let (audit, gatherer) = Audit::open(&config.audit).map_err(step("open the audit file"))?;
         let facts = facts(&config);
         let writes = Writes::open(config.writes).map_err(|faults| StartError::Settings(faults.join(", ")))?;
         let statements = Statements::open(config.statements, runtime.path.join("statements"))
@@ -125,8 +120,12 @@ impl Server {
             pool,
             register: Register::default(),
             statements,
+            audit,
             settings: config.query,
         });
+        let stop_audit = CancellationToken::new();
+        let gathering =
+            gatherer.map(|gatherer| tokio::spawn(gatherer.run(journey.clone(), stop_audit.clone())));
         let service = Arc::new(Service {
             journey,
             upstream,
@@ -148,11 +147,13 @@ impl Server {
         tracing::info!(%address, ?sandbox, "ready");
         let (grace, drain) =
             (Duration::from_millis(config.drain_grace_ms), Duration::from_millis(config.drain_ms_max));
+        let audit = (stop_audit, gathering);
         Ok(Server {
             address,
             service,
             stop_api,
             api,
+            audit,
             stop_doors,
             doors,
             stop_upkeep,
@@ -182,6 +183,13 @@ impl Server {
             }
         }
         statements.close().await;
+        // The last records, while there are engines to write them.
+        let audit = &self.service.journey.audit;
+        audit.settle().await;
+        self.audit.0.cancel();
+        if let Some(gathering) = self.audit.1 {
+            let _ = gathering.await;
+        }
         self.service.journey.pool.drain();
         self.stop_doors.cancel();
         // A door closes when its changes are settled, and each of those has its own deadline.
@@ -189,6 +197,7 @@ impl Server {
             let _ = door.await;
         }
         self.service.journey.pool.close().await;
+        audit.close().await;
         drop(self.runtime);
         tracing::info!("stopped");
     }
@@ -214,6 +223,21 @@ pub fn keeper(config: &Config, store: &storage::Store, upstream: Arc<catalog::Up
         ledgers: config.storage.ledger_path.clone().into_iter().collect(),
         named: Governance::new(config.warehouse.prefix.clone(), Writes::closed()).name_of(""),
     }
+}
+
+/// What confines workers here; an error where that is less than is asked for.
+fn sandbox(settings: &pool::WorkerSettings) -> Result<SandboxLevel, StartError> {
+    let sandbox = pool::probe(settings).map_err(|e| StartError::Step("try the sandbox", e))?;
+    if !(sandbox.landlock && sandbox.seccomp) {
+        if settings.sandbox == SandboxMode::Require {
+            return Err(StartError::Sandbox(sandbox));
+        }
+        tracing::error!(
+            ?sandbox,
+            "THE SANDBOX IS INCOMPLETE: a taken-over engine could read this machine's files"
+        );
+    }
+    Ok(sandbox)
 }
 
 fn facts(config: &Config) -> Facts {

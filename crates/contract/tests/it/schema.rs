@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use duck_contract::audit::HistoryAnswer;
 use duck_contract::query::{JsonAnswer, TablesAnswer};
 use duck_contract::statements::{StatementAnswer, StatementsAnswer};
 use duck_contract::{Code, Problem, QueryRequest, StatementRequest};
@@ -18,6 +19,7 @@ fn generated() -> String {
     generator.subschema_for::<StatementRequest>();
     generator.subschema_for::<StatementAnswer>();
     generator.subschema_for::<StatementsAnswer>();
+    generator.subschema_for::<HistoryAnswer>();
     generator.subschema_for::<Problem>();
     let mut types = generator.take_definitions(true);
     let statuses: Map<String, Value> =

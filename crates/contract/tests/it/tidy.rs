@@ -6,13 +6,14 @@ use std::path::Path;
 
 /// The order in which modules of `crates/server/src` may know each other: each names only those before it. The doors come
 /// first because they know no stage; then the journey's stages; then what conducts them; last what uses a whole server.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "doors",
     "auth",
     "governance",
     "limits",
     "pool",
     "places",
+    "audit",
     "query",
     "results",
     "statements",

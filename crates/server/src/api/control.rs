@@ -134,6 +134,7 @@ pub(super) async fn status(
             "spares": journey.pool.spares(),
             "statements": journey.statements.gauges(),
             "writes": journey.governance.writes().status(),
+            "audit": journey.audit.status(),
             "written_tables": journey.limits.tables.count(),
             "keys": journey.auth.gauges(),
         }))

@@ -4,6 +4,7 @@
 //! statement.
 
 mod control;
+mod history;
 mod problem;
 mod query;
 mod socket;
@@ -112,6 +113,7 @@ macro_rules! routes {
 routes! {
     post "/query" => query::query;
     get "/queries" => control::queries;
+    get "/queries/history" => history::history;
     delete "/queries/{id}" => control::cancel;
     post "/statements" => statements::submit;
     get "/statements" => statements::list;

@@ -58,6 +58,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// The one that a query's words name, if they do.
+    pub(super) fn named(warehouse: Option<String>, workspace_id: Option<String>) -> Self {
+        Place { warehouse, workspace_id }
+    }
+
     /// The one of this name.
     pub(super) fn of_warehouse(name: String) -> Self {
         Place { warehouse: Some(name), workspace_id: None }

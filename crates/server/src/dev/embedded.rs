@@ -60,6 +60,12 @@ impl Embedded {
         if let Some(writes) = writes.as_table_mut() {
             writes.entry("policy").or_insert(Value::String(policy.to_string_lossy().into_owned()));
         }
+        let audit = written.entry("audit").or_insert_with(|| Value::Table(Table::new()));
+        if let Some(audit) = audit.as_table_mut() {
+            let file = dir.join("audit.jsonl").to_string_lossy().into_owned();
+            // Not in the file of the settings: a second server by them would want the same file.
+            audit.entry("file").or_insert(Value::String(file));
+        }
         set(&mut written, "catalog", "uri", &catalog_url);
         set(&mut written, "catalog", "oauth2_uri", &token_url(&catalog_url));
         written.insert("listen".to_owned(), Value::String(format!("127.0.0.1:{port}")));

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::Visitor;
+use super::traffic::Counts;
 use crate::fault::Fault;
 
 /// Tables of one statement that are remembered. More are counted by nobody.
@@ -51,6 +52,11 @@ pub enum Act<'a> {
 pub trait Rights: Send + Sync {
     /// Nothing, or why not.
     fn check(&self, act: Act<'_>) -> Result<(), Fault>;
+
+    /// The rule that decides, by its name, where there is one.
+    fn rule(&self, _: Act<'_>) -> Option<String> {
+        None
+    }
 }
 
 /// One change that the catalog is asked for.
@@ -83,6 +89,14 @@ impl Effect {
             _ => rights.check(Act::Change(&table))?,
         }
         self.becomes.as_ref().map_or(Ok(()), |table| rights.check(Act::Create(table)))
+    }
+
+    fn rule(&self, rights: &dyn Rights) -> Option<String> {
+        match (self.table(), self.kind) {
+            (None, _) => rights.rule(Act::Schema(&self.namespace)),
+            (Some(table), ChangeKind::Create) => rights.rule(Act::Create(&table)),
+            (Some(table), _) => rights.rule(Act::Change(&table)),
+        }
     }
 
     fn told(&self) -> TableChange {
@@ -123,24 +137,34 @@ struct Seen {
     attempts: u32,
     /// Its outcome was told: from now on it changes nothing.
     closed: bool,
+    /// The rules that decided on its changes.
+    rules: BTreeSet<String>,
 }
 
 /// One statement on its worker.
 pub struct Errand {
     rights: Option<Box<dyn Rights>>,
     seen: Mutex<Seen>,
+    pub(super) counts: Counts,
     settled: Notify,
 }
+
+/// Rules of one statement that are remembered.
+const RULES_MAX: usize = 20;
 
 impl Errand {
     /// Of a statement that reads.
     pub fn reading() -> Arc<Self> {
-        Arc::new(Errand { rights: None, seen: Mutex::default(), settled: Notify::new() })
+        Errand::of(None)
     }
 
     /// Of a statement that may change what these rights allow.
     pub fn writing(rights: Box<dyn Rights>) -> Arc<Self> {
-        Arc::new(Errand { rights: Some(rights), seen: Mutex::default(), settled: Notify::new() })
+        Errand::of(Some(rights))
+    }
+
+    fn of(rights: Option<Box<dyn Rights>>) -> Arc<Self> {
+        Arc::new(Errand { rights, seen: Mutex::default(), counts: Counts::default(), settled: Notify::new() })
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -167,10 +191,24 @@ impl Errand {
         let nothing = || Fault::new(Code::ReadOnly, "The statement may change nothing.");
         let rights = self.rights.as_deref().ok_or_else(nothing)?;
         let outcome = effects.iter().try_for_each(|effect| effect.allowed_by(rights));
+        effects.iter().filter_map(|effect| effect.rule(rights)).for_each(|rule| self.decided(rule));
         if let Err(fault) = &outcome {
             self.seen().refused.get_or_insert(fault.clone());
         }
         outcome
+    }
+
+    /// A rule has decided on it.
+    pub(crate) fn decided(&self, rule: String) {
+        let mut seen = self.seen();
+        if seen.rules.len() < RULES_MAX {
+            seen.rules.insert(rule);
+        }
+    }
+
+    /// The rules that have decided on it.
+    pub fn rules(&self) -> Vec<String> {
+        self.seen().rules.iter().cloned().collect()
     }
 
     /// The worker was told of a table that lies there.
@@ -332,7 +370,12 @@ impl Drop for OnErrand {
 impl Visitor {
     /// From now on what this worker does is done for this statement, too.
     pub(crate) fn sent(self: &Arc<Self>, errand: Arc<Errand>) -> OnErrand {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner).push(errand.clone());
+        let mut errands = self.errands.lock().unwrap_or_else(PoisonError::into_inner);
+        errands.push(errand.clone());
+        if errands.len() > 1 {
+            errands.iter().for_each(|errand| errand.counts.shares());
+        }
+        drop(errands);
         OnErrand { visitor: self.clone(), errand }
     }
 
@@ -351,115 +394,5 @@ impl Visitor {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use duck_contract::Role;
-
-    use super::*;
-    use crate::doors::Place;
-
-    /// The right to everything.
-    pub(in crate::doors) struct Anything;
-
-    impl Rights for Anything {
-        fn check(&self, _: Act<'_>) -> Result<(), Fault> {
-            Ok(())
-        }
-    }
-
-    /// The right to one table.
-    struct Only(Table);
-
-    impl Rights for Only {
-        fn check(&self, act: Act<'_>) -> Result<(), Fault> {
-            match act {
-                Act::Change(table) if *table == self.0 => Ok(()),
-                _ => Err(Fault::new(Code::WriteTargetClosed, "no")),
-            }
-        }
-    }
-
-    fn table(name: &str) -> Table {
-        Table { namespace: vec!["n".into()], name: name.into() }
-    }
-
-    fn effect(kind: ChangeKind, name: &str) -> Effect {
-        let (namespace, table) = (vec!["n".into()], Some(name.into()));
-        Effect { kind, namespace, table, becomes: None, snapshot: Some(7), base: Some(6) }
-    }
-
-    #[test]
-    fn files_are_written_below_tables_that_may_be_changed_and_nowhere_else() {
-        let errand = Errand::writing(Box::new(Only(table("t"))));
-        errand.loaded(&table("t"), Some("s3://lake/w_a/t"));
-        errand.loaded(&table("u"), Some("s3://lake/w_a/u/"));
-        assert!(errand.may_put("s3://lake/w_a/t/data/x.parquet"));
-        for address in ["s3://lake/w_a/u/data/x", "s3://lake/w_a/t", "s3://lake/w_a/t/", "s3://lake/w_a/tt/x"]
-        {
-            assert!(!errand.may_put(address), "{address}");
-        }
-        let reads = Errand::reading();
-        reads.loaded(&table("t"), Some("s3://lake/w_a/t"));
-        assert!(!reads.may_put("s3://lake/w_a/t/data/x.parquet"));
-        assert_eq!(reads.tables().0, [table("t")]);
-    }
-
-    #[test]
-    fn what_is_reported_is_what_the_catalog_has_made() {
-        let state = |errand: &Errand| errand.report(false).unwrap().state;
-        let errand = Errand::writing(Box::new(Anything));
-        assert_eq!(state(&errand), WriteState::NotMade);
-        let first = errand.begins(vec![effect(ChangeKind::Commit, "t")]).unwrap();
-        assert_eq!(state(&errand), WriteState::Unknown);
-        errand.ended(first, Outcome::NotMade, Some("t has moved".into()));
-        assert_eq!(
-            (state(&errand), errand.conflict().as_deref()),
-            (WriteState::NotMade, Some("t has moved"))
-        );
-        assert!(errand.is_untouched());
-        let second = errand.begins(vec![effect(ChangeKind::Commit, "t")]).unwrap();
-        assert!(!errand.is_untouched());
-        errand.ended(second, Outcome::Made, None);
-        errand.attempted();
-        let report = errand.report(true).unwrap();
-        assert_eq!((report.state, report.changes.len(), report.attempts), (WriteState::Made, 1, 1));
-        assert_eq!(report.changes[0].snapshot_id.as_deref(), Some("7"));
-        let third = errand.begins(vec![effect(ChangeKind::Drop, "u")]).unwrap();
-        errand.ended(third, Outcome::NotMade, None);
-        assert_eq!(state(&errand), WriteState::Partly);
-        // What was told stays true.
-        errand.close();
-        assert!(errand.begins(vec![effect(ChangeKind::Drop, "u")]).is_none());
-        errand.loaded(&table("t"), Some("s3://lake/w_a/t"));
-        assert!(!errand.may_put("s3://lake/w_a/t/data/x.parquet"));
-        assert!(Errand::reading().report(true).is_none());
-    }
-
-    #[test]
-    fn a_worker_with_two_statements_has_nobody_s_rights() {
-        let place = Place { bucket: "lake".into(), prefix: "w_a/".into() };
-        let visitor = Arc::new(Visitor::new("w_a", place, Role::Writer));
-        assert!(visitor.errand().is_none());
-        let one = visitor.sent(Errand::writing(Box::new(Anything)));
-        assert!(visitor.errand().is_some());
-        let two = visitor.sent(Errand::reading());
-        assert!(visitor.errand().is_none() && visitor.errands().len() == 2);
-        drop(one);
-        drop(two);
-        assert!(visitor.errand().is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_change_is_told_when_it_is_settled() {
-        let errand = Errand::writing(Box::new(Anything));
-        assert!(errand.settled(Duration::ZERO).await);
-        let number = errand.begins(vec![effect(ChangeKind::Commit, "t")]).unwrap();
-        assert!(!errand.settled(Duration::from_secs(1)).await);
-        let waits = tokio::spawn({
-            let errand = errand.clone();
-            async move { errand.settled(Duration::from_mins(1)).await }
-        });
-        tokio::task::yield_now().await;
-        errand.ended(number, Outcome::Unknown, None);
-        assert!(waits.await.unwrap());
-    }
-}
+#[path = "errand_tests.rs"]
+pub(super) mod tests;

@@ -7,6 +7,7 @@
 pub mod catalog;
 mod errand;
 pub mod storage;
+mod traffic;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -16,6 +17,7 @@ use uuid::Uuid;
 
 pub(crate) use self::errand::OnErrand;
 pub use self::errand::{Act, Effect, Errand, Outcome, Rights, Table};
+pub use self::traffic::Traffic;
 use crate::fault::Fault;
 
 /// Where a warehouse lies in the store.

@@ -43,6 +43,8 @@ pub struct Permit {
     pub warehouse: Warehouse,
     /// Whether it may change anything there.
     pub role: Role,
+    /// Who asked.
+    pub subject: String,
     writ: Option<Writ>,
 }
 
@@ -65,6 +67,8 @@ impl Permit {
 #[derive(Debug, Clone)]
 pub struct Writ {
     workspace: String,
+    /// By which rule of the policy it was given.
+    rule: String,
     grant: Grant,
     writes: Writes,
 }
@@ -88,6 +92,17 @@ impl Rights for Writ {
             ));
         }
         self.writes.check(&self.workspace, act)
+    }
+
+    fn rule(&self, act: Act<'_>) -> Option<String> {
+        Some(self.writes.rule(&self.workspace, act))
+    }
+}
+
+impl Writ {
+    /// The rule of the policy by which it was given.
+    pub fn given_by(&self) -> &str {
+        &self.rule
     }
 }
 
@@ -139,16 +154,36 @@ impl Governance {
         }
         let writ = if wish.writes { Some(self.writ(caller, &workspace)?) } else { None };
         let role = if writ.is_some() { Role::Writer } else { Role::Reader };
-        Ok(Permit { warehouse: Warehouse { name, workspace }, role, writ })
+        let subject = caller.subject().to_owned();
+        Ok(Permit { warehouse: Warehouse { name, workspace }, role, subject, writ })
+    }
+
+    /// For what the service itself writes in a workspace that its configuration names. The policy of writes holds for it, too.
+    pub fn own(&self, workspace: &str, subject: &str) -> Result<Permit, Fault> {
+        let rule = self.writes.check_any(workspace)?;
+        let (name, workspace) = (self.name_of(workspace), workspace.to_owned());
+        let (grant, writes) = (Grant::Everything, self.writes.clone());
+        let writ = Some(Writ { workspace: workspace.clone(), rule, grant, writes });
+        let warehouse = Warehouse { name, workspace };
+        Ok(Permit { warehouse, role: Role::Writer, subject: subject.to_owned(), writ })
+    }
+
+    /// The workspace that a request is about, as far as that can be told without a permit.
+    pub fn meant<'w>(&self, caller: &'w Caller, wish: Wish<'w>) -> &'w str {
+        let named = || Some(wish.warehouse?.strip_prefix(&self.name_of("")).unwrap_or_default());
+        match caller.scope() {
+            Scope::Workspace(own) => own,
+            Scope::Any => wish.workspace.or_else(named).unwrap_or_default(),
+        }
     }
 
     fn writ(&self, caller: &Caller, workspace: &str) -> Result<Writ, Fault> {
         if !caller.may_write() {
             return Err(Fault::new(Code::WritesNotGranted, "The token does not grant writing."));
         }
-        self.writes.check_any(workspace)?;
+        let rule = self.writes.check_any(workspace)?;
         let (workspace, grant) = (workspace.to_owned(), caller.grant().clone());
-        Ok(Writ { workspace, grant, writes: self.writes.clone() })
+        Ok(Writ { workspace, rule, grant, writes: self.writes.clone() })
     }
 
     /// The workspace that a trusted back end names, by itself or by its warehouse.

@@ -108,9 +108,20 @@ impl Writes {
         closed(workspace, &self.0.decide(workspace, |policy| policy.decide(workspace, act)), Some(act))
     }
 
-    /// Whether anything is open in the workspace now.
-    pub(super) fn check_any(&self, workspace: &str) -> Result<(), Fault> {
-        closed(workspace, &self.0.decide(workspace, |policy| policy.overview(workspace)), None)
+    /// The rule that decides on the act.
+    pub(super) fn rule(&self, workspace: &str, act: Act<'_>) -> String {
+        self.0.decide(workspace, |policy| policy.decide(workspace, act)).rule
+    }
+
+    /// The rule by which anything is open in the workspace now, or that nothing is.
+    pub(super) fn check_any(&self, workspace: &str) -> Result<String, Fault> {
+        let decision = self.0.decide(workspace, |policy| policy.overview(workspace));
+        closed(workspace, &decision, None).map(|()| decision.rule)
+    }
+
+    /// The rule that decides whether anything is open in the workspace now.
+    pub fn rule_of(&self, workspace: &str) -> String {
+        self.0.decide(workspace, |policy| policy.overview(workspace)).rule
     }
 
     /// Whether a workspace may write, and by which rule, as `/config` shows it.

@@ -11,6 +11,7 @@ mod nursery;
 mod settings;
 mod spares;
 mod state;
+mod usage;
 mod worker;
 
 use std::path::PathBuf;

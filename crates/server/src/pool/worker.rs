@@ -29,6 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::nursery::{Birth, Nursery};
+use super::usage::{self, memory_bytes};
 use crate::doors::{Errand, OnErrand, Pass};
 use crate::fault::Fault;
 
@@ -38,8 +39,6 @@ const STDERR_BYTES_MAX: usize = 8 << 10;
 const OUTGROWN_BYTES: u64 = 64 << 20;
 /// Files in a worker's directory. DuckDB makes a few; more would make counting them slow.
 const FILES_MAX: u32 = 4_096;
-/// What the kernel keeps for a thread: its stack there, 16 KiB, and a dozen structures.
-const THREAD_BYTES: u64 = 32 << 10;
 /// A few lines for each statement.
 const PROGRESS_BYTES_MAX: usize = 64 << 10;
 /// Connections to a worker that are kept for the next statement.
@@ -294,6 +293,16 @@ impl Worker {
         memory_bytes(&fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?)
     }
 
+    /// The processor time that it has used so far, milliseconds in steps of ten.
+    pub(crate) fn cpu_ms(&self) -> Option<u64> {
+        usage::cpu_ms(&fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?)
+    }
+
+    /// The most memory that it ever had, bytes, with the pages that it shares with files.
+    pub(crate) fn memory_bytes_peak(&self) -> Option<u64> {
+        usage::memory_bytes_peak(&fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?)
+    }
+
     /// Sends a request on a connection that no other request uses. Give the connection back when the answer was read.
     pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Sent, NotSent> {
         loop {
@@ -399,16 +408,6 @@ fn disk_bytes(folder: &Path, files: &mut u32) -> u64 {
     bytes
 }
 
-fn memory_bytes(status: &str) -> Option<u64> {
-    let number = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().trim_end_matches(" kB").parse::<u64>().ok()
-    };
-    // Where there are none a kernel may leave a line out; without the first, this is a process that has ended.
-    let pages = number("RssAnon:")? + number("RssShmem:").unwrap_or(0) + number("VmPTE:").unwrap_or(0);
-    Some((pages << 10) + number("Threads:").unwrap_or(0) * THREAD_BYTES)
-}
-
 fn last_words(said: &Mutex<Vec<u8>>) -> String {
     String::from_utf8_lossy(&said.lock().unwrap_or_else(PoisonError::into_inner)).trim().to_owned()
 }
@@ -434,13 +433,5 @@ mod tests {
         let counted = |mut files| disk_bytes(home.path(), &mut files);
         assert!((30_000..90_000).contains(&counted(100)), "{}", counted(100));
         assert_eq!(counted(3), u64::MAX);
-    }
-
-    #[test]
-    fn memory_is_what_a_worker_alone_makes_the_machine_hold() {
-        let status = "Name:\tduck-worker\nVmPTE:\t     400 kB\nRssAnon:\t    1000 kB\nRssFile:\t   90000 kB\nRssShmem:\t      24 kB\nThreads:\t3\n";
-        assert_eq!(memory_bytes(status), Some((1_424 << 10) + 3 * THREAD_BYTES));
-        assert_eq!(memory_bytes("RssAnon:\t       8 kB\n"), Some(8 << 10));
-        assert_eq!(memory_bytes("Name:\tduck-worker\nState:\tZ (zombie)\n"), None);
     }
 }

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 pub use self::register::Register;
 pub(crate) use self::register::{Entry, Known};
 pub(crate) use self::write::{header_of, told, truly, write};
+use crate::audit::Trail;
 use crate::doors::Errand;
 use crate::fault::Fault;
 use crate::governance::Permit;
@@ -34,6 +35,8 @@ use crate::pool::{Lease, Outgrown, Worker};
 const FAILURE_BYTES_MAX: usize = 64 << 10;
 /// An answer that a worker sends as one is not larger.
 const WHOLE_BYTES_MAX: usize = 2 << 20;
+/// For a change that is under way to be settled, when its statement has failed already.
+const SETTLED_MAX: Duration = Duration::from_secs(5);
 /// How long to wait for an aborted worker's last words.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 
@@ -42,6 +45,8 @@ pub(crate) struct Order {
     pub(crate) permit: Permit,
     /// What the doors see of it.
     pub(crate) errand: Arc<Errand>,
+    /// What is left of it.
+    pub(crate) trail: Trail,
     pub(crate) statement: Statement,
     pub(crate) on_conflict: OnConflict,
     pub(crate) deadline: Instant,
@@ -76,6 +81,7 @@ pub struct Stream {
     pub(crate) body: Incoming,
     pub(crate) run: Run,
     pub(crate) errand: Arc<Errand>,
+    pub(crate) trail: Trail,
     pub(crate) deadline: Instant,
 }
 
@@ -108,6 +114,8 @@ impl From<Failed> for Fault {
 pub(crate) struct Run {
     grace: Duration,
     held: Option<(Entry, Slot, Lease)>,
+    /// It has ended when nothing is held for it any more.
+    ending: (Arc<Errand>, Trail),
     connection: Option<SendRequest<Full<Bytes>>>,
     finished: bool,
 }
@@ -140,13 +148,17 @@ impl Drop for Run {
             }
         } else {
             // All of it stays taken until the statement has really ended.
-            tokio::spawn(settle(entry, slot, lease, self.grace));
+            tokio::spawn(settle((entry, slot, lease), self.ending.clone(), self.grace));
         }
     }
 }
 
 /// Stops a statement, or ends its worker when it does not stop.
-async fn settle(entry: Entry, slot: Slot, lease: Lease, grace: Duration) {
+async fn settle(
+    (entry, slot, lease): (Entry, Slot, Lease),
+    (errand, trail): (Arc<Errand>, Trail),
+    grace: Duration,
+) {
     entry.is(QueryState::Stopping);
     let stopped = tokio::time::timeout(grace, async {
         let request = request(Method::DELETE, &format!("/statement/{}", entry.id()), Bytes::new())?;
@@ -165,6 +177,9 @@ async fn settle(entry: Entry, slot: Slot, lease: Lease, grace: Duration) {
         lease.kill();
     }
     drop((lease, slot, entry));
+    // A change may still be under way at the catalog door.
+    errand.settled(SETTLED_MAX).await;
+    drop(trail);
 }
 
 /// Sends the statement and returns when its answer begins.
@@ -177,7 +192,9 @@ pub(crate) async fn run((entry, slot): (Entry, Slot), lease: Lease, order: &Orde
     let request = request(Method::POST, "/statement", body.into()).map_err(internal)?;
     let worker = lease.worker().clone();
     entry.runs(&worker);
-    let mut run = Run { grace, held: Some((entry, slot, lease)), connection: None, finished: false };
+    order.trail.begins(&worker);
+    let ending = (order.errand.clone(), order.trail.clone());
+    let mut run = Run { grace, held: Some((entry, slot, lease)), ending, connection: None, finished: false };
     let sent = tokio::time::timeout_at(deadline, worker.send(request)).await;
     let (answer, connection) = match sent.map_err(|_| Failed::Fault(late()))? {
         Ok(sent) => sent,
@@ -192,11 +209,12 @@ pub(crate) async fn run((entry, slot): (Entry, Slot), lease: Lease, order: &Orde
             if let Some(entry) = run.entry() {
                 entry.is(QueryState::Sending);
             }
-            let stream = Stream { body: answer.into_body(), run, errand: order.errand.clone(), deadline };
+            let (errand, trail) = (order.errand.clone(), order.trail.clone());
+            let stream = Stream { body: answer.into_body(), run, errand, trail, deadline };
             let (format, rows) = (statement.format, Rows::Streamed(Box::new(stream)));
             return Ok(Answer { format, counts: None, write: None, affected: None, rows });
         };
-        let affected = number(answer.headers(), AFFECTED_HEADER);
+        let affected = affected(answer.headers());
         let whole = tokio::time::timeout_at(deadline, collect(answer, WHOLE_BYTES_MAX)).await;
         return match whole.map_err(|_| Failed::Fault(late()))? {
             Ok(bytes) => {
@@ -273,6 +291,11 @@ fn request(
         .header(HOST, "worker")
         .header(TE, "trailers")
         .body(Full::new(body))?)
+}
+
+/// Rows that changes affected, from headers or trailers.
+pub(crate) fn affected(headers: &HeaderMap) -> Option<u64> {
+    number(headers, AFFECTED_HEADER)
 }
 
 /// Rows and truncation, from headers or trailers.

@@ -13,14 +13,12 @@ use hyper::header::HeaderValue;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::{Answer, Entry, Failed, Failure, Order, Rows, collect, failed, late, request, run};
+use super::{Answer, Entry, Failed, Failure, Order, Rows, SETTLED_MAX, collect, failed, late, request, run};
 use crate::doors::{Act, Errand, Rights, Table};
 use crate::fault::Fault;
 use crate::limits::{Slot, Tables};
 use crate::pool::Lease;
 
-/// For a change that is under way to be settled, when its statement has failed already.
-const SETTLED_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts at a commit, where somebody else's was in the way: at first, and at most.
 const PAUSE_FIRST_MS: u64 = 10;
 const PAUSE_MAX_MS: u64 = 1_000;
@@ -44,7 +42,7 @@ async fn intent(lease: &Lease, order: &Order) -> Result<Intent, Fault> {
         }
     })?;
     if let Some(writ) = order.permit.writ() {
-        intent.targets.iter().try_for_each(|target| check(writ, target))?;
+        intent.targets.iter().try_for_each(|target| check(writ, &order.errand, target))?;
     }
     if !order.statement.before.is_empty() && !is_one_change(&intent.targets) {
         let sentence = "These statements cannot be made together: the catalog makes, removes and renames tables and schemas one by \
@@ -73,11 +71,15 @@ fn is_one_change(targets: &[Target]) -> bool {
     seen.len() < 2
 }
 
-fn check(rights: &dyn Rights, Target { schema, table, kind }: &Target) -> Result<(), Fault> {
+fn check(rights: &dyn Rights, errand: &Errand, Target { schema, table, kind }: &Target) -> Result<(), Fault> {
+    let decide = |act| {
+        rights.rule(act).into_iter().for_each(|rule| errand.decided(rule));
+        rights.check(act)
+    };
     let namespace: Vec<String> = schema.split('.').map(str::to_owned).collect();
-    let Some(name) = table.clone() else { return rights.check(Act::Schema(&namespace)) };
+    let Some(name) = table.clone() else { return decide(Act::Schema(&namespace)) };
     let table = Table { namespace, name };
-    rights.check(if *kind == ChangeKind::Create { Act::Create(&table) } else { Act::Change(&table) })
+    decide(if *kind == ChangeKind::Create { Act::Create(&table) } else { Act::Change(&table) })
 }
 
 enum Asked {

@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::audit::{Fate, Trail};
 use crate::doors::Errand;
 use crate::fault::Fault;
 use crate::query::{self, Known, Run, Stream};
@@ -33,6 +34,9 @@ pub struct Relay {
     held: Arc<Mutex<Held>>,
     known: Option<Arc<Known>>,
     errand: Arc<Errand>,
+    trail: Trail,
+    counts: Option<(u64, bool)>,
+    affected: Option<u64>,
     began: Instant,
     bytes: u64,
     span: tracing::Span,
@@ -50,7 +54,7 @@ struct Held {
 impl Relay {
     /// Of this stream, logged under the current span.
     pub fn new(stream: Box<Stream>) -> Self {
-        let Stream { body, run, errand, deadline } = *stream;
+        let Stream { body, run, errand, trail, deadline } = *stream;
         let known = run.entry().map(query::Entry::known);
         let stopped = run.entry().map(query::Entry::stopped);
         let held = Arc::new(Mutex::new(Held { run: Some(run), outcome: "client_gone", stopped: None }));
@@ -77,11 +81,19 @@ impl Relay {
             held,
             known,
             errand,
+            trail,
+            counts: None,
+            affected: None,
             began: Instant::now(),
             bytes: 0,
             span,
             _guard: AbortOnDropHandle::new(guard),
         }
+    }
+
+    /// Whoever keeps the answer gives it up, for this reason.
+    pub(crate) fn abandon(&mut self, fault: &Fault) {
+        lock(&self.held).outcome = fault.code.as_str();
     }
 
     fn finish(&mut self) {
@@ -151,9 +163,11 @@ impl Body for Relay {
                     }
                 }
                 if let Some(trailers) = frame.trailers_ref() {
+                    let (counts, affected) = (query::counts(trailers), query::affected(trailers));
                     match query::end(trailers) {
                         // A body that has sent its trailers is not asked again.
                         Ok(()) => {
+                            (self.counts, self.affected) = (counts, affected);
                             self.finish();
                             if let (Some(report), Some(trailers)) = (self.report(), frame.trailers_mut()) {
                                 trailers.insert(WRITE_HEADER, report);
@@ -189,5 +203,6 @@ impl Drop for Relay {
         drop(held.run.take());
         let (ms, bytes, outcome) = (self.began.elapsed().as_millis(), self.bytes, held.outcome);
         tracing::info!(outcome, bytes, send_ms = ms, "answer ended");
+        self.trail.ends(Fate { outcome, counts: self.counts, affected: self.affected, bytes });
     }
 }

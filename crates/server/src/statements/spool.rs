@@ -71,7 +71,7 @@ pub(super) async fn put(answer: Answer, room: Room, path: PathBuf, bytes_max: u6
             let mut end = None;
             while let Some(frame) = relay.frame().await {
                 match frame.map_err(|broken| broken.0)?.into_data() {
-                    Ok(data) => spool.put(&data).await?,
+                    Ok(data) => spool.put(&data).await.inspect_err(|fault| relay.abandon(fault))?,
                     Err(frame) => {
                         end = frame.into_trailers().ok();
                         break;

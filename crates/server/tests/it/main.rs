@@ -6,6 +6,7 @@
 mod analytics;
 mod answers;
 mod attacks;
+mod audit;
 mod auth;
 mod bad_input;
 mod between;

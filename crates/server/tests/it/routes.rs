@@ -43,12 +43,13 @@ const WRITE: &str =
     r#"{"sql": "CREATE OR REPLACE TEMP TABLE t(i INTEGER)", "allow_writes": true, "workspace_id": "acme"}"#;
 
 #[rustfmt::skip]
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 16] = [
     Row { route: ("get", "/health"), asked: Asked::Anybody, path: "/health", body: None, writes: false, own: 200, service: 200 },
     Row { route: ("get", "/ready"), asked: Asked::Anybody, path: "/ready", body: None, writes: false, own: 200, service: 200 },
     Row { route: ("post", "/query"), asked: Asked::Named, path: "/query", body: Some(WRITE), writes: true, own: 200, service: 200 },
     Row { route: ("post", "/statements"), asked: Asked::Named, path: "/statements", body: Some(WRITE), writes: true, own: 200, service: 200 },
     Row { route: ("get", "/queries"), asked: Asked::Named, path: "/queries?workspace_id=acme", body: None, writes: false, own: 200, service: 200 },
+    Row { route: ("get", "/queries/history"), asked: Asked::Named, path: "/queries/history?workspace_id=acme", body: None, writes: false, own: 200, service: 200 },
     Row { route: ("get", "/statements"), asked: Asked::Named, path: "/statements?workspace_id=acme", body: None, writes: false, own: 200, service: 200 },
     Row { route: ("get", "/tables"), asked: Asked::Named, path: "/tables?workspace_id=acme", body: None, writes: false, own: 200, service: 200 },
     Row { route: ("get", "/config"), asked: Asked::Named, path: "/config?workspace_id=acme", body: None, writes: false, own: 200, service: 200 },

@@ -63,6 +63,7 @@ impl Door {
         let (head, body) = request.into_parts();
         let visitor =
             self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()))?;
+        visitor.asked_catalog();
         let asked = routes::asked(&head.method, &head.uri);
         let (prefix, segments, path) = match asked.map_err(|reply| refused("no such route", reply))? {
             Asked::Config(warehouse) => return self.config(&visitor, warehouse.as_deref()).await,

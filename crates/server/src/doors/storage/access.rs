@@ -64,6 +64,7 @@ impl S3Access for Rights {
             return Err(s3_error!(AccessDenied, "Outside of what this key opens"));
         }
         guest.counts.requests.fetch_add(1, Ordering::Relaxed);
+        guest.visitor.asked_store();
         request.extensions_mut().insert(guest);
         Ok(())
     }

@@ -54,6 +54,7 @@ impl Desk {
         let body = health.clone().watch(raw.body, Duration::from_millis(limits.idle_ms_max));
         let body = body.inspect_ok(move |piece| {
             guest.counts.bytes_out.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            guest.visitor.read(piece.len() as u64);
         });
         Ok(Opened { meta: raw.meta, range: raw.range, body: body.boxed() })
     }

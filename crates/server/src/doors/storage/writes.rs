@@ -69,6 +69,7 @@ impl Desk {
             return Err(s3_error!(IncompleteBody));
         }
         guest.counts.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+        guest.visitor.wrote(bytes);
         Ok(Received { payload: pieces.into_iter().collect(), bytes, _room: room })
     }
 
