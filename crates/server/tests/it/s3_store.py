@@ -1,13 +1,15 @@
 """Looks at an S3 store past the server.
 
 Input: {endpoint, key_id, secret, make: bucket}, which also waits until it can be written, {..., put: [path, ...]}, which makes
-small objects, or {..., list: bucket}. Output: null, or {key: bytes, ...}.
+small objects, {..., warehouse: bucket}, which makes a bucket that is a warehouse of the store's own catalog, or {..., list: bucket}.
+Output: null, or {key: bytes, ...}.
 """
 
 import concurrent.futures
 import json
 import sys
 import time
+from pathlib import Path
 
 import pyarrow.fs as pafs
 
@@ -21,7 +23,13 @@ store = pafs.S3FileSystem(
     connect_timeout=5,
     request_timeout=30,
 )
-if "make" in ask:
+if "warehouse" in ask:
+    sys.path.append(str(Path(__file__).parent.with_name("corpus")))
+    from stores import S3
+
+    S3(ask["endpoint"], ask["key_id"], ask["secret"]).table_bucket(ask["warehouse"])
+    print("null")
+elif "make" in ask:
     # A store's first writes take seconds, or fail: it makes or finds its volumes only then.
     deadline, written = time.monotonic() + 30, 0
     while written < 8:
