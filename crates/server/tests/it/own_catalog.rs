@@ -2,8 +2,6 @@
 
 use duck_contract::Code;
 use duck_contract::query::WriteState;
-use duck_server::doors::storage;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -210,15 +208,9 @@ async fn the_store_refuses_to_write_over_what_is_there() {
         .iter()
         .map(|file| file.as_str().unwrap())
         .find(|file| file.ends_with(".parquet"));
-    let key = file.unwrap().strip_prefix(&format!("s3://{BUCKET}/")).unwrap().into();
-    let mut settings = storage::Settings::of(storage::Kind::S3);
-    settings.endpoint = Some(site.weed.endpoint());
-    settings.access_key_id = Some(ADMIN.0.to_owned());
-    settings.secret_access_key = Some(ADMIN.1.to_owned().into());
-    let store = storage::Store::new(settings).unwrap().object_store(BUCKET).unwrap();
-    let before = store.get(&key).await.unwrap().bytes().await.unwrap();
-    let over = store.put_opts(&key, "other".into(), PutMode::Create.into()).await;
-    assert!(matches!(over, Err(Error::AlreadyExists { .. })), "{over:?}");
-    assert_eq!(store.get(&key).await.unwrap().bytes().await.unwrap(), before);
+    let path = file.unwrap().strip_prefix("s3://").unwrap();
+    assert_eq!(site.weed.creates(ADMIN, path, "other"), json!(412));
     assert_eq!(site.second.rows("FROM datasets.t").await, json!([[1]]));
+    // Where nothing is, the same request writes.
+    assert_eq!(site.weed.creates(ADMIN, &path.replace(".parquet", "-2.parquet"), "other"), json!(true));
 }
