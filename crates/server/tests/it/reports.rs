@@ -264,3 +264,42 @@ async fn columns_that_others_have_changed_are_read_and_written_right() {
         "for PyIceberg"
     );
 }
+
+/// Whoever else writes has a clock of its own, and DuckDB goes by the times in a table's log.
+#[tokio::test]
+async fn a_commit_of_a_clock_behind_is_seen_and_one_ahead_is_waited_for() {
+    let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+    let acme = &world.acme;
+    for (table, skew_ms) in [("behind", -10), ("ahead", 6_000)] {
+        acme.write(&format!("CREATE TABLE datasets.{table} AS SELECT 'a' AS v")).await;
+        acme.write(&format!("UPDATE datasets.{table} SET v = 'b'")).await;
+        // Somebody makes it 'a' again: the first snapshot's files under a new id, after the second one.
+        let path = format!("/v1/{}/namespaces/datasets/tables/{table}", world.prefix(&acme.warehouse).await);
+        let mut snapshots = world.catalog(&path).await["metadata"]["snapshots"].as_array().unwrap().clone();
+        snapshots.sort_by_key(|snapshot| snapshot["sequence-number"].as_u64());
+        let [mut made, last] = <[Value; 2]>::try_from(snapshots).unwrap();
+        made["snapshot-id"] = json!(77_777);
+        made["parent-snapshot-id"] = last["snapshot-id"].clone();
+        made["sequence-number"] = json!(3);
+        made["timestamp-ms"] = json!(last["timestamp-ms"].as_i64().unwrap() + skew_ms);
+        let main = json!({"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 77_777});
+        let body =
+            json!({"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": made}, main]});
+        let url = format!("{}{path}", world.catalog_url);
+        let ask = world.http.post(url).bearer_auth(world.catalog_token().await).json(&body);
+        let answer = ask.send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+        let update = format!("UPDATE datasets.{table} SET v = v || '!'");
+        if skew_ms > 0 {
+            // What is in the future is not built upon, and not destroyed: nobody changes what it has not read.
+            let said = acme.problem(&json!({"sql": update, "allow_writes": true})).await;
+            assert_eq!(said.code, Code::CommitConflict, "{}", said.detail);
+            acme.write(&format!("INSERT INTO datasets.{table} VALUES ('c')")).await;
+            assert_eq!(acme.rows(&format!("FROM datasets.{table} ORDER BY v")).await, json!([["a"], ["c"]]));
+        } else {
+            assert_eq!(acme.rows(&format!("FROM datasets.{table}")).await, json!([["a"]]));
+            acme.write(&update).await;
+            assert_eq!(acme.rows(&format!("FROM datasets.{table}")).await, json!([["a!"]]));
+        }
+    }
+}
