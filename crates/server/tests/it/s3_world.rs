@@ -162,16 +162,6 @@ impl Weed {
         );
     }
 
-    /// What a server on it has in its environment.
-    pub fn environment<'a>(&self, endpoint: &'a str) -> [(&'static str, &'a str); 4] {
-        [
-            ("LAKEHOUSE_S3_ENDPOINT", endpoint),
-            ("LAKEHOUSE_S3_ACCESS_KEY_ID", KEY_ID),
-            ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
-            ("LAKEHOUSE_S3_REGION", "us-east-1"),
-        ]
-    }
-
     /// Makes an object with the header by which the storage door writes, so that one that is there stays: true, or the status of the
     /// refusal.
     pub fn creates(&self, (id, secret): (&str, &str), path: &str, text: &str) -> Value {
@@ -181,7 +171,7 @@ impl Weed {
 
     /// A server on it.
     pub async fn world(&self, dir: &Path, settings: &[(&str, &str, &str)]) -> World {
-        World::open(dir, settings, &self.environment(&self.endpoint())).await
+        World::open(dir, settings, &environment(&self.endpoint())).await
     }
 
     fn pyiceberg(&self, world: &World, token: &str, warehouse: &str, table: &str) -> Value {
@@ -194,6 +184,16 @@ impl Weed {
         let ask = json!({"catalog": world.catalog_url, "token": token, "warehouse": warehouse, "table": table, "s3": s3});
         python("read_table.py", &ask)
     }
+}
+
+/// What a server on it has in its environment.
+pub fn environment(endpoint: &str) -> [(&'static str, &str); 4] {
+    [
+        ("LAKEHOUSE_S3_ENDPOINT", endpoint),
+        ("LAKEHOUSE_S3_ACCESS_KEY_ID", KEY_ID),
+        ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
+        ("LAKEHOUSE_S3_REGION", "us-east-1"),
+    ]
 }
 
 impl Drop for Weed {
@@ -341,7 +341,7 @@ async fn readers_use_a_key_that_may_only_read_and_writers_the_other() {
     let with = async |secret: &str| {
         let reading =
             [("LAKEHOUSE_S3_RO_ACCESS_KEY_ID", READING.0), ("LAKEHOUSE_S3_RO_SECRET_ACCESS_KEY", secret)];
-        World::open(home.path(), &[], &[&weed.environment(&endpoint)[..], &reading[..]].concat()).await
+        World::open(home.path(), &[], &[&environment(&endpoint)[..], &reading[..]].concat()).await
     };
     let world = with(READING.1).await;
     assert_eq!(warnings(&world).await, json!([]));
@@ -386,7 +386,7 @@ async fn orphans_go_page_by_page_and_when_they_are_old_enough() {
     let file = home.path().join("short.toml");
     std::fs::write(&file, written.to_string()).unwrap();
     let endpoint = weed.endpoint();
-    let environment = weed.environment(&endpoint);
+    let environment = environment(&endpoint);
     let remove = ["--warehouse", &world.acme.warehouse, "--remove"];
     let young = run_in(&world.settings(), &remove, &environment).await;
     assert!(young.success, "{young:?}");

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use duck_contract::Code;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::own_catalog::Site;
-use crate::s3_world::Weed;
+use crate::s3_world::{Weed, environment};
 use crate::world::{Organisation, Process, World, problem, read_toml, set};
 
 const WRITERS: usize = 8;
@@ -69,18 +68,14 @@ async fn no_row_is_lost(servers: [&Organisation; 2]) {
     who.write("CREATE TABLE datasets.empty (w INTEGER, r INTEGER)").await;
     who.write("CREATE TABLE datasets.begun AS SELECT -1 AS w, -1 AS r").await;
     for (table, before) in [("empty", 0), ("begun", 1)] {
-        let began = Instant::now();
         let attempts = all(servers, |_| table.to_owned()).await;
-        println!("{table}: {rows} appends, {attempts} attempts, {} ms", began.elapsed().as_millis());
         assert!(attempts >= rows as u64);
         holds_each_row_once(servers, table, rows + before).await;
     }
     for writer in 0..WRITERS {
         who.write(&format!("CREATE TABLE datasets.own{writer} (w INTEGER, r INTEGER)")).await;
     }
-    let began = Instant::now();
     assert_eq!(all(servers, |writer| format!("own{writer}")).await, rows as u64, "attempts");
-    println!("a table each: {rows} appends, {} ms", began.elapsed().as_millis());
     for writer in 0..WRITERS {
         holds_each_row_once(servers, &format!("own{writer}"), APPENDS).await;
     }
@@ -99,7 +94,7 @@ async fn eight_writers_at_two_servers_lose_no_row_in_an_s3_store() {
     let weed = Weed::start().await;
     let home = tempfile::tempdir().unwrap();
     let world = weed.world(home.path(), &[("catalog", "cache_ms", "0")]).await;
-    let second = Second::beside(&world, &weed.environment(&weed.endpoint()));
+    let second = Second::beside(&world, &environment(&weed.endpoint()));
     no_row_is_lost([&world.acme, &second.acme]).await;
     world.is_at_rest().await;
 }
