@@ -108,7 +108,7 @@ class S3:
                     raise
                 time.sleep(0.1)
 
-    def ask(self, method, path, words=None, body=b"", service="s3"):
+    def ask(self, method, path, words=None, body=b"", service="s3", unsigned=None):
         """A signed request (Signature Version 4); OSError where it is not answered with success."""
         host = urlsplit(self.endpoint).netloc
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -128,7 +128,7 @@ class S3:
         )
         connection = http.client.HTTPConnection(host, timeout=30)
         try:
-            connection.request(method, f"{path}?{query}" if query else path, body, headers)
+            connection.request(method, f"{path}?{query}" if query else path, body, headers | (unsigned or {}))
             response = connection.getresponse()
             data = response.read()
         except http.client.HTTPException as error:

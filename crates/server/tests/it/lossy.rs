@@ -34,6 +34,8 @@ pub struct Lossy {
 
 struct State {
     upstream: String,
+    /// What the catalog calls otherwise than the server, in paths.
+    renames: Vec<(String, String)>,
     http: reqwest::Client,
     plan: Mutex<Plan>,
     held: watch::Sender<bool>,
@@ -57,10 +59,16 @@ struct Plan {
 impl Lossy {
     /// Stands before this catalog, and loses nothing yet.
     pub async fn before(upstream: &str) -> Lossy {
+        Lossy::renaming(upstream, Vec::new()).await
+    }
+
+    /// The same before a catalog that has other names for some things: ours and its, in paths.
+    pub async fn renaming(upstream: &str, renames: Vec<(String, String)>) -> Lossy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/catalog", listener.local_addr().unwrap());
         let state = Arc::new(State {
             upstream: upstream.trim_end_matches("/catalog").to_owned(),
+            renames,
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
             plan: Mutex::default(),
             held: watch::Sender::new(false),
@@ -198,7 +206,10 @@ fn is_change(request: &Request<Incoming>) -> bool {
 
 async fn forward(state: &State, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
     let (head, body) = request.into_parts();
-    let path = head.uri.path_and_query().unwrap();
+    let mut path = head.uri.path_and_query().unwrap().to_string();
+    for (ours, its) in &state.renames {
+        path = path.replace(ours, its);
+    }
     let mut headers = head.headers;
     for name in [HOST, CONTENT_LENGTH, CONNECTION, TRANSFER_ENCODING] {
         headers.remove(name);

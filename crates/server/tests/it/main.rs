@@ -23,6 +23,7 @@ mod lossy;
 mod maintain;
 mod organisations;
 mod outcomes;
+mod own_catalog;
 mod policy;
 mod pool;
 mod reports;

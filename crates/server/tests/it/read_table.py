@@ -4,7 +4,7 @@ Input: {catalog, token, warehouse, table} and either {store}, the folder that th
 access-key-id, secret-access-key, region}}; {tables: [...]} instead of {table} for several. Output for a table: {rows: [[text, ...],
 ...], metadata_location, snapshot_id, files, log}, each value as Python's repr, rows sorted; files are all that the current
 metadata refers to, over all snapshots; log its earlier metadata files. Output for several: an object of these. With {table, add}: makes a file part of the table
-instead, by a commit.
+instead, by a commit. With {table, evolve}: makes that table and changes its columns in every way, with a row before and after each.
 """
 
 import json
@@ -13,9 +13,10 @@ import sys
 
 os.environ["TZ"] = "UTC"
 
-import pyarrow.fs as pafs
+import pyarrow
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO, PyArrowLocalFileSystem
+from pyiceberg.types import LongType, StringType
 
 ask = json.load(sys.stdin)
 
@@ -25,11 +26,11 @@ class FolderIO(PyArrowFileIO):
 
     def __init__(self, properties={}):
         super().__init__(properties)
-        self.fs_by_scheme = lambda scheme, netloc: pafs.SubTreeFileSystem(ask["store"], pafs.LocalFileSystem())
+        self.fs_by_scheme = lambda scheme, netloc: PyArrowLocalFileSystem()
 
     @staticmethod
     def parse_location(location, properties={}):
-        return "s3", "", location.removeprefix("s3://")
+        return "file", "", f"{ask['store']}/{location.removeprefix('s3://')}"
 
 
 def read(catalog, name):
@@ -50,6 +51,35 @@ def read(catalog, name):
     }
 
 
+def evolve(catalog, name):
+    """Each change of the columns, with a row written under each schema."""
+    schema = pyarrow.schema([("a", pyarrow.int32()), ("b", pyarrow.string()), ("c", pyarrow.int32())])
+    table = catalog.create_table(name, schema)
+
+    def append(**row):
+        fields = [field for field in table.schema().as_arrow() if field.name in row]
+        table.append(pyarrow.Table.from_pylist([row], schema=pyarrow.schema(fields)))
+
+    append(a=1, b="one", c=10)
+    with table.update_schema() as update:
+        update.add_column("d", LongType())
+    append(a=2, b="two", c=20, d=200)
+    with table.update_schema() as update:
+        update.rename_column("b", "name")
+    append(a=3, name="three", c=30, d=300)
+    with table.update_schema() as update:
+        update.delete_column("c")
+    append(a=4, name="four", d=400)
+    # A column of an old name is a new column, and shows nothing of what was there.
+    with table.update_schema() as update:
+        update.add_column("c", StringType())
+        update.move_first("d")
+    append(d=500, a=5, name="five", c="fifty")
+    with table.update_schema() as update:
+        update.update_column("a", LongType())
+    append(d=600, a=6_000_000_000, name="six", c="sixty")
+
+
 sys.modules["read_table"] = sys.modules["__main__"]
 if "s3" in ask:
     properties = {f"s3.{name}": value for name, value in ask["s3"].items()}
@@ -58,6 +88,9 @@ else:
 catalog = RestCatalog("test", uri=ask["catalog"], warehouse=ask["warehouse"], token=ask["token"], **properties)
 if "add" in ask:
     catalog.load_table(ask["table"]).add_files([ask["add"]])
+    print("null")
+elif "evolve" in ask:
+    evolve(catalog, ask["table"])
     print("null")
 elif "tables" in ask:
     print(json.dumps({name: read(catalog, name) for name in ask["tables"]}))

@@ -13,6 +13,10 @@ use crate::world::{Organisation, World, python, read_toml, refused, refused_writ
 
 pub const KEY_ID: &str = "bucketwidekeyid0001";
 pub const SECRET: &str = "bucketwidesecret-7c1f0d5be2";
+/// Who may do anything with the store, and with its own catalog.
+pub const ADMIN: (&str, &str) = ("admin", "admin-secret");
+/// A key that may only read.
+const READING: (&str, &str) = ("readingkeyid0001", "readingsecret-0b51aa93e7");
 const SHELL: &str = "\"$@\" </dev/null & p=$!; cat >/dev/null; kill -KILL $p 2>/dev/null; wait $p";
 const PORTS: [&str; 9] = [
     "-master.port",
@@ -34,7 +38,7 @@ pub struct Weed {
 }
 
 impl Weed {
-    /// Starts it with one bucket, `lakehouse`, and one key for that bucket.
+    /// Starts it with one bucket, `lakehouse`, one key for that bucket, and one that may only read it.
     pub async fn start() -> Weed {
         let listeners: Vec<_> = PORTS.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
@@ -43,8 +47,9 @@ impl Weed {
         let identity = |name: &str, id: &str, secret: &str, actions: &[&str]| json!({"name": name, "credentials": [{"accessKey": id, "secretKey": secret}], "actions": actions});
         let bucket = ["Read:lakehouse", "Write:lakehouse", "List:lakehouse"];
         let identities = json!({"identities": [
-            identity("admin", "admin", "admin-secret", &["Admin", "Read", "Write", "List"]),
+            identity("admin", ADMIN.0, ADMIN.1, &["Admin", "Read", "Write", "List"]),
             identity("duck-server", KEY_ID, SECRET, &bucket),
+            identity("reader", READING.0, READING.1, &["Read:lakehouse", "List:lakehouse"]),
         ]});
         std::fs::write(weed.home.path().join("identities.json"), identities.to_string()).unwrap();
         weed.run();
@@ -102,9 +107,17 @@ impl Weed {
 
     /// Makes the bucket if it is not there, and waits until it can be written.
     fn makes_its_bucket(&self) {
-        let endpoint = self.endpoint();
-        let ask =
-            json!({"endpoint": endpoint, "key_id": "admin", "secret": "admin-secret", "make": "lakehouse"});
+        self.admin("make", "lakehouse");
+    }
+
+    /// Makes a bucket that is a warehouse of its own catalog.
+    pub fn makes_a_warehouse(&self, bucket: &str) {
+        self.admin("warehouse", bucket);
+    }
+
+    fn admin(&self, what: &str, bucket: &str) {
+        let (key_id, secret) = ADMIN;
+        let ask = json!({"endpoint": self.endpoint(), "key_id": key_id, "secret": secret, what: bucket});
         python("s3_store.py", &ask);
     }
 
@@ -116,11 +129,20 @@ impl Weed {
         }
     }
 
-    pub fn s3_port(&self) -> u16 {
-        self.ports[PORTS.iter().position(|name| *name == "-s3.port").unwrap()]
+    fn port(&self, name: &str) -> u16 {
+        self.ports[PORTS.iter().position(|each| *each == name).unwrap()]
     }
 
-    fn endpoint(&self) -> String {
+    pub fn s3_port(&self) -> u16 {
+        self.port("-s3.port")
+    }
+
+    /// Its own catalog.
+    pub fn catalog(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port("-s3.port.iceberg"))
+    }
+
+    pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.s3_port())
     }
 
@@ -140,16 +162,16 @@ impl Weed {
         );
     }
 
+    /// Makes an object with the header by which the storage door writes, so that one that is there stays: true, or the status of the
+    /// refusal.
+    pub fn creates(&self, (id, secret): (&str, &str), path: &str, text: &str) -> Value {
+        let ask = json!({"endpoint": self.endpoint(), "key_id": id, "secret": secret, "create": path, "text": text});
+        python("s3_store.py", &ask)
+    }
+
     /// A server on it.
     pub async fn world(&self, dir: &Path, settings: &[(&str, &str, &str)]) -> World {
-        let endpoint = self.endpoint();
-        let environment = [
-            ("LAKEHOUSE_S3_ENDPOINT", endpoint.as_str()),
-            ("LAKEHOUSE_S3_ACCESS_KEY_ID", KEY_ID),
-            ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
-            ("LAKEHOUSE_S3_REGION", "us-east-1"),
-        ];
-        World::open(dir, settings, &environment).await
+        World::open(dir, settings, &environment(&self.endpoint())).await
     }
 
     fn pyiceberg(&self, world: &World, token: &str, warehouse: &str, table: &str) -> Value {
@@ -162,6 +184,16 @@ impl Weed {
         let ask = json!({"catalog": world.catalog_url, "token": token, "warehouse": warehouse, "table": table, "s3": s3});
         python("read_table.py", &ask)
     }
+}
+
+/// What a server on it has in its environment.
+pub fn environment(endpoint: &str) -> [(&'static str, &str); 4] {
+    [
+        ("LAKEHOUSE_S3_ENDPOINT", endpoint),
+        ("LAKEHOUSE_S3_ACCESS_KEY_ID", KEY_ID),
+        ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
+        ("LAKEHOUSE_S3_REGION", "us-east-1"),
+    ]
 }
 
 impl Drop for Weed {
@@ -291,6 +323,43 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     assert_eq!(world.globex.rows("SELECT count(*) FROM datasets.sites").await, json!([[4]]));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_use_a_key_that_may_only_read_and_writers_the_other() {
+    let weed = Weed::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let warnings = async |world: &World| {
+        let ask = world.http.get(format!("{}/config", world.url)).bearer_auth(&world.acme.token);
+        ask.send().await.unwrap().json::<Value>().await.unwrap()["warnings"].clone()
+    };
+    let world = weed.world(home.path(), &[]).await;
+    world.acme.write("CREATE TABLE datasets.kept AS SELECT 1 AS k").await;
+    let told = warnings(&world).await;
+    assert!(told[0].as_str().unwrap().contains("storage.ro_access_key_id"), "{told}");
+    drop(world);
+
+    let endpoint = weed.endpoint();
+    let with = async |secret: &str| {
+        let reading =
+            [("LAKEHOUSE_S3_RO_ACCESS_KEY_ID", READING.0), ("LAKEHOUSE_S3_RO_SECRET_ACCESS_KEY", secret)];
+        World::open(home.path(), &[], &[&environment(&endpoint)[..], &reading[..]].concat()).await
+    };
+    let world = with(READING.1).await;
+    assert_eq!(warnings(&world).await, json!([]));
+    for n in 2..4 {
+        world.acme.write(&format!("INSERT INTO datasets.kept VALUES ({n})")).await;
+        assert_eq!(world.acme.rows("SELECT count(*), max(k) FROM datasets.kept").await, json!([[n, n]]));
+    }
+    drop(world);
+    // With a wrong secret for it readers fail and writers do not: each has used its own.
+    let world = with("not-its-secret").await;
+    refused(&world.acme, "SELECT sum(k) FROM datasets.kept", Code::StorageUnavailable).await;
+    let through_a_writer = world.acme.write("INSERT INTO datasets.kept SELECT max(k) + 1 FROM datasets.kept");
+    assert_eq!(through_a_writer.await, json!([[1]]));
+    // And that key could not have written.
+    assert_eq!(weed.creates(READING, "lakehouse/somewhere/x", "text"), json!(403));
+    assert_eq!(weed.creates((KEY_ID, SECRET), "lakehouse/somewhere/x", "text"), json!(true));
+}
+
 /// On a store whose listings come in pages, and whose clock says how old an object is.
 #[tokio::test(flavor = "multi_thread")]
 async fn orphans_go_page_by_page_and_when_they_are_old_enough() {
@@ -317,12 +386,7 @@ async fn orphans_go_page_by_page_and_when_they_are_old_enough() {
     let file = home.path().join("short.toml");
     std::fs::write(&file, written.to_string()).unwrap();
     let endpoint = weed.endpoint();
-    let environment = [
-        ("LAKEHOUSE_S3_ENDPOINT", endpoint.as_str()),
-        ("LAKEHOUSE_S3_ACCESS_KEY_ID", KEY_ID),
-        ("LAKEHOUSE_S3_SECRET_ACCESS_KEY", SECRET),
-        ("LAKEHOUSE_S3_REGION", "us-east-1"),
-    ];
+    let environment = environment(&endpoint);
     let remove = ["--warehouse", &world.acme.warehouse, "--remove"];
     let young = run_in(&world.settings(), &remove, &environment).await;
     assert!(young.success, "{young:?}");

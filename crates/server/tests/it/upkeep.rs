@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::lossy::Lossy;
 use crate::world::{Organisation, Process, World, kill, python, read_toml, set, until};
+use crate::writers::Second;
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -220,13 +221,18 @@ pub async fn a_bad_day(world: &World) {
     acme.write("CREATE TABLE datasets.gone AS SELECT 1 AS k").await;
     acme.write("DROP TABLE datasets.gone").await;
 
-    // Commits that lose to others.
-    let inserts = (0..8).map(|n| {
-        let body = writing(&format!("INSERT INTO datasets.plain VALUES ({n} + 10_000, 'at once')"));
-        async move { acme.post(&body).await.status().as_u16() }
-    });
-    let outcomes = futures::future::join_all(inserts).await;
-    assert!(outcomes.contains(&200) && outcomes.contains(&409), "{outcomes:?}");
+    // Commits that lose to others: writers of one server take turns, so they are another's.
+    let second = Second::beside(world, &[]);
+    let mut outcomes = Vec::new();
+    while !(outcomes.contains(&200) && outcomes.contains(&409)) {
+        assert!(outcomes.len() < 100, "{outcomes:?}");
+        let inserts = [acme, &second.acme].into_iter().cycle().take(8).map(|who| async move {
+            let mut body = writing("INSERT INTO datasets.plain VALUES (10_000, 'at once')");
+            body["on_conflict"] = json!("fail");
+            who.post(&body).await.status().as_u16()
+        });
+        outcomes.extend(futures::future::join_all(inserts).await);
+    }
 
     // Snapshots that expire.
     let snapshots = world.metadata(acme, "plain").await["snapshots"].as_array().unwrap().clone();

@@ -289,7 +289,16 @@ pub fn set(written: &mut toml::Table, section: &str, name: &str, value: &str) {
     table.insert(name.to_owned(), value);
 }
 
-fn client() -> reqwest::Client {
+/// A token that is signed with this secret and holds for ten minutes.
+pub fn token(secret: &str, claims: &Value) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let mut all = json!({"sub": "test", "iat": now, "exp": now + 600});
+    all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+    let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes()).unwrap();
+    jsonwebtoken::encode(&jsonwebtoken::Header::default(), &all, &key).unwrap()
+}
+
+pub fn client() -> reqwest::Client {
     // No connection is kept: it would end with the runtime of the test that opened it, in the middle of another's request.
     let client = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0);
     client.timeout(Duration::from_mins(2)).build().unwrap()

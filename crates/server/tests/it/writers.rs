@@ -5,25 +5,27 @@ use std::time::Duration;
 use duck_contract::Code;
 use serde_json::{Value, json};
 
+use crate::own_catalog::Site;
+use crate::s3_world::{Weed, environment};
 use crate::world::{Organisation, Process, World, problem, read_toml, set};
 
 const WRITERS: usize = 8;
 const APPENDS: usize = 25;
 
 /// A second server on the same catalog and store.
-struct Second {
-    acme: Organisation,
+pub struct Second {
+    pub acme: Organisation,
     _server: Process,
 }
 
 impl Second {
-    fn beside(world: &World) -> Second {
+    pub fn beside(world: &World, environment: &[(&str, &str)]) -> Second {
         let file = world.dir.join("second.toml");
         let mut written = read_toml(&world.dir.join("duck-server.toml"));
         set(&mut written, "", "listen", "'127.0.0.1:0'");
         std::fs::write(&file, written.to_string()).unwrap();
         let arguments = ["serve", "--json", "--config", file.to_str().unwrap()];
-        let server = Process::start(&arguments, &[], world.dir.join("second.log"));
+        let server = Process::start(&arguments, environment, world.dir.join("second.log"));
         let line: Value = serde_json::from_str(&server.line).unwrap();
         let acme = Organisation { url: line["url"].as_str().unwrap().to_owned(), ..world.acme.clone() };
         Second { acme, _server: server }
@@ -42,11 +44,9 @@ async fn append(who: Organisation, table: String, writer: usize) -> u64 {
 }
 
 /// All writers at once, the odd ones at the second server. All attempts together.
-async fn all(world: &World, second: &Second, table: impl Fn(usize) -> String) -> u64 {
-    let writers = (0..WRITERS).map(|writer| {
-        let who = if writer % 2 == 0 { &world.acme } else { &second.acme };
-        tokio::spawn(append(who.clone(), table(writer), writer))
-    });
+async fn all(servers: [&Organisation; 2], table: impl Fn(usize) -> String) -> u64 {
+    let writers =
+        (0..WRITERS).map(|writer| tokio::spawn(append(servers[writer % 2].clone(), table(writer), writer)));
     let mut attempts = 0;
     for writer in writers.collect::<Vec<_>>() {
         attempts += tokio::time::timeout(Duration::from_mins(3), writer).await.unwrap().unwrap();
@@ -55,27 +55,54 @@ async fn all(world: &World, second: &Second, table: impl Fn(usize) -> String) ->
 }
 
 /// The table holds each row once, for both servers.
-async fn holds_each_row_once(world: &World, second: &Second, table: &str, rows: usize) {
+async fn holds_each_row_once(servers: [&Organisation; 2], table: &str, rows: usize) {
     let sql = format!("SELECT count(*), count(DISTINCT (w, r)) FROM datasets.{table}");
-    for who in [&world.acme, &second.acme] {
+    for who in servers {
         assert_eq!(who.rows(&sql).await, json!([[rows, rows]]), "{table}");
+    }
+}
+
+/// On an empty table, on one that has a snapshot, and on a table for each writer, which meets nobody there.
+async fn no_row_is_lost(servers: [&Organisation; 2]) {
+    let (who, rows) = (servers[0], WRITERS * APPENDS);
+    who.write("CREATE TABLE datasets.empty (w INTEGER, r INTEGER)").await;
+    who.write("CREATE TABLE datasets.begun AS SELECT -1 AS w, -1 AS r").await;
+    for (table, before) in [("empty", 0), ("begun", 1)] {
+        let attempts = all(servers, |_| table.to_owned()).await;
+        assert!(attempts >= rows as u64);
+        holds_each_row_once(servers, table, rows + before).await;
+    }
+    for writer in 0..WRITERS {
+        who.write(&format!("CREATE TABLE datasets.own{writer} (w INTEGER, r INTEGER)")).await;
+    }
+    assert_eq!(all(servers, |writer| format!("own{writer}")).await, rows as u64, "attempts");
+    for writer in 0..WRITERS {
+        holds_each_row_once(servers, &format!("own{writer}"), APPENDS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_writers_of_one_table_at_two_servers_lose_no_row() {
     let world = World::start(&[("catalog", "cache_ms", "0")]).await;
-    let second = Second::beside(&world);
-    // An empty table, and one that has a snapshot.
-    world.acme.write("CREATE TABLE datasets.empty (w INTEGER, r INTEGER)").await;
-    world.acme.write("CREATE TABLE datasets.begun AS SELECT -1 AS w, -1 AS r").await;
-    for (table, before) in [("empty", 0), ("begun", 1)] {
-        let attempts = all(&world, &second, |_| table.to_owned()).await;
-        let rows = WRITERS * APPENDS;
-        assert!(attempts >= rows as u64);
-        holds_each_row_once(&world, &second, table, rows + before).await;
-    }
+    let second = Second::beside(&world, &[]);
+    no_row_is_lost([&world.acme, &second.acme]).await;
     world.is_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_writers_at_two_servers_lose_no_row_in_an_s3_store() {
+    let weed = Weed::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let world = weed.world(home.path(), &[("catalog", "cache_ms", "0")]).await;
+    let second = Second::beside(&world, &environment(&weed.endpoint()));
+    no_row_is_lost([&world.acme, &second.acme]).await;
+    world.is_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_writers_at_two_servers_lose_no_row_with_the_stores_own_catalog() {
+    let site = Site::start().await;
+    no_row_is_lost([&site.acme, &site.second]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,7 +137,7 @@ async fn a_workspace_whose_writes_go_wrong_is_stopped_until_it_is_reopened() {
     let world = World::start(&[("catalog", "cache_ms", "0")]).await;
     let policy = "write_target = 'iceberg_native'\n[stop]\nfailures = 2\nwindow_s = 600\n";
     std::fs::write(world.dir.join("writes.toml"), policy).unwrap();
-    let second = Second::beside(&world);
+    let second = Second::beside(&world, &[]);
     world.acme.write("CREATE TABLE datasets.t AS SELECT 1 AS a").await;
     crate::world::until_async("the policy holds", async || {
         world.status().await["writes"]["policy"]["stop_failures"] == 2

@@ -51,11 +51,9 @@ impl Governed {
     fn token(&self, claims: &Value) -> Organisation {
         let file = crate::world::read_toml(&self.world.dir.join("duck-server.toml"));
         let secret = file["auth"]["jwt_secret"].as_str().unwrap();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-        let mut all = json!({"workspace_id": "acme", "sub": "test", "iat": now, "exp": now + 600});
+        let mut all = json!({"workspace_id": "acme"});
         all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
-        let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes()).unwrap();
-        let token = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &all, &key).unwrap();
+        let token = crate::world::token(secret, &all);
         Organisation { token, ..self.world.acme.clone() }
     }
 }

@@ -14,6 +14,7 @@ use super::Place;
 use super::guard::{self, Held, Way};
 use super::reply::Reply;
 use super::routes::Route;
+use super::times;
 use super::upstream::{Answer, CatalogError};
 
 /// Beside a table's metadata these tell an engine which credentials and endpoints to use.
@@ -42,7 +43,7 @@ pub(super) fn read(route: Route, answer: Answer, place: &Place) -> Result<Reply,
     for (key, text) in fields.kept() {
         guard::check_field(key, text, place, Way::Read).map_err(held)?;
     }
-    Ok(Reply { status: answer.status, body: fields.without_ours(&answer.body) })
+    Ok(Reply { status: answer.status, body: times::in_order(fields.without_ours(&answer.body)) })
 }
 
 /// The answer to a change: never refused, never cut short.

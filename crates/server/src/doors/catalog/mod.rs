@@ -35,6 +35,7 @@ mod routes;
 mod serve;
 mod settings;
 mod settle;
+mod times;
 mod upstream;
 
 #[cfg(test)]
