@@ -221,6 +221,12 @@ pub async fn a_bad_day(world: &World) {
     acme.write("CREATE TABLE datasets.gone AS SELECT 1 AS k").await;
     acme.write("DROP TABLE datasets.gone").await;
 
+    // Snapshots that expire: the oldest.
+    let mut snapshots = world.metadata(acme, "plain").await["snapshots"].as_array().unwrap().clone();
+    snapshots.sort_by_key(|snapshot| snapshot["sequence-number"].as_i64());
+    let ids: Vec<_> = snapshots[..3].iter().map(|snapshot| snapshot["snapshot-id"].clone()).collect();
+    world.commit(acme, "plain", json!({"action": "remove-snapshots", "snapshot-ids": ids})).await;
+
     // Commits that lose to others: writers of one server take turns, so they are another's.
     let second = Second::beside(world, &[]);
     let mut outcomes = Vec::new();
@@ -233,11 +239,6 @@ pub async fn a_bad_day(world: &World) {
         });
         outcomes.extend(futures::future::join_all(inserts).await);
     }
-
-    // Snapshots that expire.
-    let snapshots = world.metadata(acme, "plain").await["snapshots"].as_array().unwrap().clone();
-    let ids: Vec<_> = snapshots[..3].iter().map(|snapshot| snapshot["snapshot-id"].clone()).collect();
-    world.commit(acme, "plain", json!({"action": "remove-snapshots", "snapshot-ids": ids})).await;
 }
 
 /// A second server, whose commits nobody hears of. Its engines want files deleted that are in use.
