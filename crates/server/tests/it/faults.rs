@@ -10,7 +10,9 @@ use tokio::time::Instant;
 
 use crate::between::{Between, Manner};
 use crate::s3_world::{KEY_ID, SECRET, Weed};
-use crate::world::{Organisation, Process, World, kill, problem, read_toml, set, status_at_rest, workers_of};
+use crate::world::{
+    Organisation, Process, World, kill, problem, read_toml, set, status_at_rest, until_async, workers_of,
+};
 
 /// A second server, which reaches catalog, identity provider and store through what behaves badly.
 pub struct Rig {
@@ -117,7 +119,11 @@ impl Rig {
             kill(pid, rustix::process::Signal::KILL);
         }
         // A statement that comes before the server has noticed is lost with its engine.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        until_async("the server has noticed", async || {
+            let ask = self.acme.http.get(format!("{}/status", self.url)).bearer_auth(&self.service_token);
+            ask.send().await.unwrap().json::<Value>().await.unwrap()["pool"]["workers"] == 0
+        })
+        .await;
     }
 }
 

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::lossy::{Loss, Lossy};
 use crate::s3_world::{ADMIN, Weed};
-use crate::world::{Organisation, Process, client, python, token, until_async};
+use crate::world::{Organisation, Process, client, kill, problem, python, token, until_async, workers_of};
 
 const WAREHOUSE: &str = "weed-w_acme";
 const BUCKET: &str = "tenant-acme";
@@ -63,10 +63,21 @@ impl Site {
 
     /// What PyIceberg reads of a table, past the servers.
     async fn read(&self, table: &str) -> Value {
+        python("read_table.py", &self.ask(table).await)
+    }
+
+    /// What DuckDB alone reads of a table, past the servers: the rows, as text and sorted.
+    async fn read_bare(&self, table: &str) -> Value {
+        let mut ask = self.ask(table).await;
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        ask["extensions"] = json!(root.join("third_party/duckdb/extensions/v1.5.5/linux_amd64"));
+        python("bare_duckdb.py", &ask)
+    }
+
+    async fn ask(&self, table: &str) -> Value {
         let s3 = json!({"endpoint": self.weed.endpoint(), "access-key-id": ADMIN.0, "secret-access-key": ADMIN.1, "region": "us-east-1"});
         let token = login(&self.weed).await;
-        let ask = json!({"catalog": self.weed.catalog(), "token": token, "warehouse": BUCKET, "table": table, "s3": s3});
-        python("read_table.py", &ask)
+        json!({"catalog": self.weed.catalog(), "token": token, "warehouse": BUCKET, "table": table, "s3": s3})
     }
 }
 
@@ -202,8 +213,37 @@ async fn a_lost_answer_loses_no_row_with_the_stores_own_catalog() {
                 assert_eq!(each.rows(&sums).await, rows, "{loss:?}: {sql}");
             }
         }
-        assert_eq!(site.read(&format!("datasets.t{n}")).await["rows"], json!([["10"], ["2"], ["3"]]));
+        let table = format!("datasets.t{n}");
+        let rows = json!([["10"], ["2"], ["3"]]);
+        assert_eq!((&site.read(&table).await["rows"], &site.read_bare(&table).await), (&rows, &rows));
     }
+    // An engine that is killed while its commit is on its way, and while the answer is.
+    for (answers, k) in [(false, 20), (true, 30)] {
+        if answers {
+            site.lossy.hold_answers();
+        } else {
+            site.lossy.hold();
+        }
+        let (acme, sql) = (who.clone(), format!("INSERT INTO datasets.t1 VALUES ({k})"));
+        let running =
+            tokio::spawn(async move { acme.post(&json!({"sql": sql, "allow_writes": true})).await });
+        site.lossy.holding().await;
+        for pid in workers_of(site.servers[1].pid()) {
+            kill(pid, rustix::process::Signal::KILL);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        site.lossy.release();
+        let said = problem(running.await.unwrap()).await;
+        assert_eq!(
+            (said.code, said.write.unwrap().state),
+            (Code::AnswerLost, WriteState::Made),
+            "{}",
+            said.detail
+        );
+    }
+    let rows = json!([["10"], ["2"], ["20"], ["3"], ["30"]]);
+    let (iceberg, duckdb) = (site.read("datasets.t1").await, site.read_bare("datasets.t1").await);
+    assert_eq!((&iceberg["rows"], &duckdb), (&rows, &rows));
 }
 
 /// The storage door writes with `If-None-Match: *`; that holds only where the store follows it.

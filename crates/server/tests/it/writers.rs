@@ -6,7 +6,6 @@ use duck_contract::Code;
 use serde_json::{Value, json};
 
 use crate::own_catalog::Site;
-use crate::s3_world::{Weed, environment};
 use crate::world::{Organisation, Process, World, problem, read_toml, set};
 
 const WRITERS: usize = 8;
@@ -85,16 +84,6 @@ async fn no_row_is_lost(servers: [&Organisation; 2]) {
 async fn eight_writers_of_one_table_at_two_servers_lose_no_row() {
     let world = World::start(&[("catalog", "cache_ms", "0")]).await;
     let second = Second::beside(&world, &[]);
-    no_row_is_lost([&world.acme, &second.acme]).await;
-    world.is_at_rest().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn eight_writers_at_two_servers_lose_no_row_in_an_s3_store() {
-    let weed = Weed::start().await;
-    let home = tempfile::tempdir().unwrap();
-    let world = weed.world(home.path(), &[("catalog", "cache_ms", "0")]).await;
-    let second = Second::beside(&world, &environment(&weed.endpoint()));
     no_row_is_lost([&world.acme, &second.acme]).await;
     world.is_at_rest().await;
 }
