@@ -144,6 +144,10 @@ class Cell:
         self.ledger = self.home.path / "deletes.jsonl"
         settings = self.told() | {"listen": "127.0.0.1:0", "runtime_dir": str(self.runtime)}
         settings["storage"]["ledger_path"] = str(self.ledger)
+        # Everything that A's token grants: what the policy closes would be refused before it is tried.
+        policy = self.home.path / "writes.toml"
+        policy.write_text('write_target = "iceberg_native"\n')
+        settings["writes"] = {"policy": str(policy)}
         worker = {}
         if not self.landlock or "sandbox" in self.off:
             worker["sandbox"] = "best-effort"
