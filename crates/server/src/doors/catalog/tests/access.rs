@@ -268,3 +268,26 @@ async fn the_door_opens_on_loopback_only() {
     let refused = serve(listener, Passes::default(), upstream, CancellationToken::new()).await;
     assert!(matches!(refused, Err(ServeError::NotLoopback(_))));
 }
+
+/// What was told of a statement stays true: a commit that is still on its way then is not made, and neither is one of a worker that
+/// has nothing to do.
+#[tokio::test]
+async fn a_statement_whose_outcome_was_told_changes_nothing() {
+    let world = World::plain(|_, _| say(204, "")).await;
+    assert_eq!(world.post(&world.writer, COMMIT, commit()).await.0, 204);
+    let errand = world.writer.visitor.errand().unwrap();
+    errand.close();
+    for (path, body) in [(COMMIT, commit()), ("/v1/p-a/namespaces", r#"{"namespace":["m"]}"#.to_owned())] {
+        assert_eq!(world.post(&world.writer, path, body).await.0, 403, "{path}");
+    }
+    assert_eq!(told(world.ask(&world.writer, Method::DELETE, TABLE)).await.0, 403);
+    // Another statement may again, and after that nobody.
+    world.writer.visitor.errands.lock().unwrap().clear();
+    assert_eq!(world.post(&world.writer, COMMIT, commit()).await.0, 403);
+    let next = world.writer.visitor.sent(Errand::writing(Box::new(Anything)));
+    assert_eq!(world.post(&world.writer, COMMIT, commit()).await.0, 204);
+    drop(next);
+    assert_eq!(world.post(&world.writer, COMMIT, commit()).await.0, 403);
+    assert_eq!(world.fake.seen("POST", COMMIT).len(), 2);
+    assert!(world.fake.seen("DELETE", TABLE).is_empty());
+}
