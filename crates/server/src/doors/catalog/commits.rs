@@ -1,4 +1,4 @@
-//! Which snapshots a commit adds to which tables, and whether they are there. Pure.
+//! Whether the snapshots that a commit adds to its tables are there. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::routes::Route;
 use super::upstream::{Answer, encode};
+use crate::doors::Table;
 
 /// What a commit adds to one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,77 +40,17 @@ pub(super) enum Found {
 }
 
 #[derive(Deserialize)]
-struct Transaction {
-    #[serde(rename = "table-changes")]
-    table_changes: Vec<TableChange>,
-}
-
-#[derive(Deserialize)]
-struct TableChange {
-    identifier: Option<Identifier>,
-    #[serde(default)]
-    updates: Vec<Update>,
-}
-
-#[derive(Deserialize)]
-struct Identifier {
-    namespace: Vec<String>,
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Update {
-    action: String,
-    snapshot: Option<Snapshot>,
-}
-
-#[derive(Deserialize)]
 struct Snapshot {
     #[serde(rename = "snapshot-id")]
     id: i64,
 }
 
-impl TableChange {
-    fn snapshots(&self) -> Vec<i64> {
-        let added = self.updates.iter().filter(|update| update.action == "add-snapshot");
-        added.filter_map(|update| update.snapshot.as_ref()).map(|snapshot| snapshot.id).collect()
+impl Expected {
+    pub(super) fn of(prefix: &str, Table { namespace, name }: &Table, snapshots: Vec<i64>) -> Self {
+        let path =
+            format!("/v1/{prefix}/namespaces/{}/tables/{}", namespace_segment(namespace), encode(name));
+        Self { path, snapshots }
     }
-}
-
-/// Whether the body asks for a draft of a table.
-pub(super) fn is_staged(body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Create {
-        #[serde(rename = "stage-create", default)]
-        staged: bool,
-    }
-    serde_json::from_slice::<Create>(body).is_ok_and(|create| create.staged)
-}
-
-/// The tables a commit changes and the snapshots it adds there. Empty for what is no commit, or cannot be read as one.
-pub(super) fn expected(route: Route, prefix: &str, segments: &[&str], body: &[u8]) -> Vec<Expected> {
-    match (route, segments) {
-        (Route::CommitTable, ["namespaces", namespace, "tables", table]) => {
-            let change = serde_json::from_slice::<TableChange>(body);
-            let path = format!("/v1/{prefix}/namespaces/{namespace}/tables/{table}");
-            change.map(|change| vec![Expected { path, snapshots: change.snapshots() }]).unwrap_or_default()
-        }
-        (Route::CommitTransaction, _) => {
-            let Ok(transaction) = serde_json::from_slice::<Transaction>(body) else { return Vec::new() };
-            let table = |change: &TableChange| {
-                let Identifier { namespace, name } = change.identifier.as_ref()?;
-                let path = table_path(prefix, namespace, name);
-                Some(Expected { path, snapshots: change.snapshots() })
-            };
-            // Without a name there is nothing to read back, so nothing may be concluded about the others either.
-            transaction.table_changes.iter().map(table).collect::<Option<_>>().unwrap_or_default()
-        }
-        _ => Vec::new(),
-    }
-}
-
-fn table_path(prefix: &str, namespace: &[String], name: &str) -> String {
-    format!("/v1/{prefix}/namespaces/{}/tables/{}", namespace_segment(namespace), encode(name))
 }
 
 /// The levels of a namespace as one path segment.
@@ -169,27 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_s_snapshots_are_known_table_by_table() {
-        let body = br#"{"table-changes":[
-            {"identifier":{"namespace":["a","b c"],"name":"t/1"},"updates":[
-                {"action":"add-snapshot","snapshot":{"snapshot-id":7,"manifest-list":"s3://x"}},
-                {"action":"set-snapshot-ref","snapshot-id":7,"ref-name":"main"}]},
-            {"identifier":{"namespace":["a"],"name":"u"},"updates":[{"action":"add-schema"}]}]}"#;
-        let tables = expected(Route::CommitTransaction, "p", &["transactions", "commit"], body);
-        assert_eq!(tables[0].path, "/v1/p/namespaces/a%1Fb%20c/tables/t%2F1");
-        assert_eq!(
-            (tables[0].snapshots.as_slice(), tables[1].snapshots.as_slice()),
-            ([7].as_slice(), [].as_slice())
-        );
-        let body = br#"{"updates":[{"action":"add-snapshot","snapshot":{"snapshot-id":8}}]}"#;
-        let tables = expected(Route::CommitTable, "p", &["namespaces", "n", "tables", "t"], body);
-        assert_eq!(tables, [Expected { path: "/v1/p/namespaces/n/tables/t".into(), snapshots: vec![8] }]);
-    }
-
-    #[test]
-    fn a_transaction_with_a_nameless_table_proves_nothing() {
-        let body = br#"{"table-changes":[{"updates":[]},{"identifier":{"namespace":["a"],"name":"u"}}]}"#;
-        assert_eq!(expected(Route::CommitTransaction, "p", &[], body), []);
+    fn a_table_is_loaded_from_where_its_names_say() {
+        let table = Table { namespace: vec!["a".into(), "b c".into()], name: "t/1".into() };
+        assert_eq!(Expected::of("p", &table, vec![7]).path, "/v1/p/namespaces/a%1Fb%20c/tables/t%2F1");
     }
 
     #[test]

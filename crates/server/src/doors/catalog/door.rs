@@ -88,15 +88,15 @@ impl Door {
         }
         let body = collect(body).await?;
         checked(&head.method, &body, &visitor)?;
-        let effects = effects::effects(route, &segments, &body)?;
+        let reading = effects::read(route, &segments, &body)?;
         // Not before the body is here: it is the statement that runs now whose right is asked.
         let errand = visitor.errand().ok_or_else(nobody_asked)?;
-        errand.allows(&effects).map_err(|fault| {
+        errand.allows(&reading.effects).map_err(|fault| {
             tracing::info!(warehouse = visitor.warehouse, ?route, refused = %fault, "change refused");
             Reply::forbidden(&fault.sentence)
         })?;
-        let change = Change::new(route, head.method, prefix, path, &segments, body);
-        self.change(visitor, errand, effects, change).await
+        let change = Change::new(route, head.method, prefix, path, &reading, body);
+        self.change(visitor, errand, reading.effects, change).await
     }
 
     fn visitor(&self, headers: &HeaderMap) -> Option<Arc<Visitor>> {

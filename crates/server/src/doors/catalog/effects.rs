@@ -47,12 +47,22 @@ struct Update {
     #[serde(rename = "ref-name", default)]
     reference: Option<String>,
     #[serde(rename = "snapshot-id", default)]
-    snapshot: Option<i64>,
+    refers_to: Option<i64>,
+    #[serde(default)]
+    snapshot: Option<Snapshot>,
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    #[serde(rename = "snapshot-id")]
+    id: i64,
 }
 
 #[derive(Deserialize)]
 struct Create {
     name: String,
+    #[serde(rename = "stage-create", default)]
+    staged: bool,
 }
 
 #[derive(Deserialize)]
@@ -68,12 +78,34 @@ struct Rename {
 
 const MAIN: &str = "main";
 
+/// What a request says.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// What it would change.
+    pub(super) effects: Vec<Effect>,
+    /// The tables that a commit changes, and the snapshots that it adds to each, in the order of the effects.
+    pub(super) added: Vec<(Table, Vec<i64>)>,
+    /// It makes a draft of a table, which the completing commit makes real.
+    pub(super) staged: bool,
+}
+
+impl Reading {
+    fn commits(&mut self, table: Table, change: &Commit) -> Result<(), Reply> {
+        self.effects.push(commit(table.clone(), change)?);
+        let added = change.updates.iter().filter(|update| update.action == "add-snapshot");
+        let snapshots = added.filter_map(|update| update.snapshot.as_ref()).map(|snapshot| snapshot.id);
+        self.added.push((table, snapshots.collect()));
+        Ok(())
+    }
+}
+
 /// Tables of one transaction.
 const TABLES_MAX: usize = 100;
 
 /// What a request of a route that needs a writer would change.
-pub(super) fn effects(route: Route, segments: &[&str], body: &Bytes) -> Result<Vec<Effect>, Reply> {
-    let effects = read_effects(route, segments, body)?;
+pub(super) fn read(route: Route, segments: &[&str], body: &Bytes) -> Result<Reading, Reply> {
+    let reading = understood(route, segments, body)?;
+    let effects = &reading.effects;
     let mut tables = effects.iter().flat_map(|effect| [effect.table(), effect.becomes.clone()]).flatten();
     let schemas = effects.iter().all(|effect| effect.namespace.iter().all(|level| is_clear(level)));
     if effects.is_empty()
@@ -83,7 +115,7 @@ pub(super) fn effects(route: Route, segments: &[&str], body: &Bytes) -> Result<V
     {
         return Err(unclear());
     }
-    Ok(effects)
+    Ok(reading)
 }
 
 fn is_clear_table(table: &Table) -> bool {
@@ -102,47 +134,48 @@ fn is_clear(name: &str) -> bool {
     !name.is_empty() && !name.chars().any(|c| c.is_control() || unseen(c) || "./\\".contains(c))
 }
 
-fn read_effects(route: Route, segments: &[&str], body: &Bytes) -> Result<Vec<Effect>, Reply> {
+fn understood(route: Route, segments: &[&str], body: &Bytes) -> Result<Reading, Reply> {
+    let mut reading = Reading::default();
     match (route, segments) {
         (Route::CreateTable, ["namespaces", namespace, "tables"]) => {
-            Ok(vec![plain(ChangeKind::Create, levels(namespace), Some(read::<Create>(body)?.name))])
+            let Create { name, staged } = parsed(body)?;
+            reading.effects.push(plain(ChangeKind::Create, levels(namespace), Some(name)));
+            reading.staged = staged;
         }
         (Route::CommitTable, ["namespaces", namespace, "tables", table]) => {
             let table = Table { namespace: levels(namespace), name: name(table) };
-            let change: Commit = read(body)?;
+            let change: Commit = parsed(body)?;
             let named = change.identifier.as_ref();
             if named.is_some_and(|named| named.namespace != table.namespace || named.name != table.name) {
                 return Err(unclear());
             }
-            Ok(vec![commit(table, &change)?])
+            reading.commits(table, &change)?;
         }
         (Route::CommitTransaction, _) => {
-            let changes = read::<Transaction>(body)?.table_changes;
-            changes
-                .into_iter()
-                .map(|mut change| {
-                    let Identifier { namespace, name } = change.identifier.take().ok_or_else(unclear)?;
-                    commit(Table { namespace, name }, &change)
-                })
-                .collect()
+            for mut change in parsed::<Transaction>(body)?.table_changes {
+                let Identifier { namespace, name } = change.identifier.take().ok_or_else(unclear)?;
+                reading.commits(Table { namespace, name }, &change)?;
+            }
         }
         (Route::Change, ["namespaces"]) => {
-            Ok(vec![plain(ChangeKind::Schema, read::<Namespace>(body)?.namespace, None)])
+            let Namespace { namespace } = parsed(body)?;
+            reading.effects.push(plain(ChangeKind::Schema, namespace, None));
         }
         (Route::Change, ["namespaces", namespace] | ["namespaces", namespace, "properties"]) => {
-            Ok(vec![plain(ChangeKind::Schema, levels(namespace), None)])
+            reading.effects.push(plain(ChangeKind::Schema, levels(namespace), None));
         }
         (Route::Change, ["namespaces", namespace, "tables", table]) => {
-            Ok(vec![plain(ChangeKind::Drop, levels(namespace), Some(name(table)))])
+            reading.effects.push(plain(ChangeKind::Drop, levels(namespace), Some(name(table))));
         }
         (Route::Change, ["tables", "rename"]) => {
-            let Rename { source, destination: Identifier { namespace, name } } = read(body)?;
-            let becomes = Some(Table { namespace, name });
-            Ok(vec![Effect { becomes, ..plain(ChangeKind::Rename, source.namespace, Some(source.name)) }])
+            let Rename { source, destination: Identifier { namespace, name } } = parsed(body)?;
+            let renamed = plain(ChangeKind::Rename, source.namespace, Some(source.name));
+            reading.effects.push(Effect { becomes: Some(Table { namespace, name }), ..renamed });
         }
         // A route that is new here has to say what it changes.
-        _ => Err(unclear()),
+        _ => return Err(unclear()),
     }
+    Ok(reading)
 }
 
 fn plain(kind: ChangeKind, namespace: Vec<String>, table: Option<String>) -> Effect {
@@ -167,11 +200,11 @@ fn commit(table: Table, commit: &Commit) -> Result<Effect, Reply> {
         .find(|update| update.action == "set-snapshot-ref" && on_main(&update.reference));
     let kind = if creates { ChangeKind::Create } else { ChangeKind::Commit };
     let (snapshot, base) =
-        (new.and_then(|update| update.snapshot), base.and_then(|asserted| asserted.snapshot));
+        (new.and_then(|update| update.refers_to), base.and_then(|asserted| asserted.snapshot));
     Ok(Effect { snapshot, base, ..plain(kind, table.namespace, Some(table.name)) })
 }
 
-fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Reply> {
+fn parsed<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Reply> {
     serde_json::from_slice(body).map_err(|_| unclear())
 }
 
@@ -216,7 +249,7 @@ mod tests {
     }
 
     fn of(route: Route, segments: &[&str], body: &'static str) -> Vec<Effect> {
-        effects(route, segments, &Bytes::from(body)).unwrap()
+        read(route, segments, &Bytes::from(body)).unwrap().effects
     }
 
     #[test]
@@ -231,6 +264,31 @@ mod tests {
             (Some(table("t")), ChangeKind::Commit, Some(7), Some(6))
         );
         assert_eq!((found[1].table(), found[1].kind), (Some(table("u")), ChangeKind::Create));
+    }
+
+    #[test]
+    fn a_commit_s_snapshots_are_known_table_by_table() {
+        let body = r#"{"table-changes":[
+            {"identifier":{"namespace":["a","b c"],"name":"t"},"updates":[
+                {"action":"add-snapshot","snapshot":{"snapshot-id":7,"manifest-list":"s3://x"}},
+                {"action":"set-snapshot-ref","snapshot-id":7,"ref-name":"main"}]},
+            {"identifier":{"namespace":["n"],"name":"u"},"updates":[{"action":"add-schema"}]}]}"#;
+        let added =
+            read(Route::CommitTransaction, &["transactions", "commit"], &Bytes::from(body)).unwrap().added;
+        let first = Table { namespace: vec!["a".into(), "b c".into()], name: "t".into() };
+        assert_eq!(added, [(first, vec![7]), (table("u"), vec![])]);
+        let body = Bytes::from(r#"{"updates":[{"action":"add-snapshot","snapshot":{"snapshot-id":8}}]}"#);
+        let one = read(Route::CommitTable, &["namespaces", "n", "tables", "t"], &body).unwrap();
+        assert_eq!(one.added, [(table("t"), vec![8])]);
+    }
+
+    #[test]
+    fn only_a_draft_is_staged() {
+        let staged = |body: &'static str| {
+            read(Route::CreateTable, &["namespaces", "n", "tables"], &Bytes::from(body)).unwrap().staged
+        };
+        assert!(staged(r#"{"name":"t","stage-create":true}"#));
+        assert!(!staged(r#"{"name":"t"}"#) && !staged(r#"{"name":"t","stage-create":false}"#));
     }
 
     #[test]
@@ -282,7 +340,7 @@ mod tests {
                 r#"{"updates":[{"action":"set-location","location":"s3://lake/w_a/x"}]}"#,
             ),
         ] {
-            assert!(effects(route, segments, &Bytes::from(body)).is_err(), "{body}");
+            assert!(read(route, segments, &Bytes::from(body)).is_err(), "{body}");
         }
     }
 }

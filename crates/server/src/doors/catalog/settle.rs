@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::answers::found_done;
 use super::commits::{self, Expected, Verdict};
+use super::effects::Reading;
 use super::routes::Route;
 use super::upstream::{Answer, Call, CatalogError, Upstream};
 
@@ -30,19 +31,20 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// `path` is path and query on the wire, `segments` what follows the prefix in it.
+    /// `path` is path and query on the wire, `reading` what the body says.
     pub(super) fn new(
         route: Route,
         method: Method,
         prefix: &str,
         path: &str,
-        segments: &[&str],
+        reading: &Reading,
         body: Bytes,
     ) -> Self {
-        let staged = route == Route::CreateTable && commits::is_staged(&body);
+        let staged = reading.staged;
         // Lakekeeper 0.13.3 answers the replay of a staged create with 500 for ever; staging twice does no harm.
         let idempotency_key = (!staged).then(Uuid::now_v7);
-        let expected = commits::expected(route, prefix, segments, &body);
+        let expect = |(table, snapshots): &(_, Vec<i64>)| Expected::of(prefix, table, snapshots.clone());
+        let expected = reading.added.iter().map(expect).collect();
         let call = Call { method, path: path.to_owned(), body, idempotency_key };
         Self { route, staged, call, expected }
     }
@@ -174,6 +176,7 @@ async fn look(upstream: &Upstream, change: &Change) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::super::effects;
     use super::*;
 
     #[test]
@@ -197,7 +200,8 @@ mod tests {
     fn a_change_keeps_its_key_and_a_staged_create_has_none() {
         let change = |body: &'static str| {
             let body = Bytes::from(body);
-            Change::new(Route::CreateTable, Method::POST, "p", "/v1/p/namespaces/n/tables", &[], body)
+            let reading = effects::read(Route::CreateTable, &["namespaces", "n", "tables"], &body).unwrap();
+            Change::new(Route::CreateTable, Method::POST, "p", "/v1/p/namespaces/n/tables", &reading, body)
         };
         let plain = change(r#"{"name":"t"}"#);
         assert_eq!(plain.call.idempotency_key.map(|key| key.get_version_num()), Some(7));

@@ -105,8 +105,9 @@ async fn a_change_that_never_left_is_not_called_unknown() {
     settings.read_ms_max = 200;
     let upstream = Upstream::new(settings).unwrap();
     let segments = ["transactions", "commit"];
+    let reading = effects::read(Route::CommitTransaction, &segments, &commit().into()).unwrap();
     let change =
-        Change::new(Route::CommitTransaction, Method::POST, "p-a", COMMIT, &segments, commit().into());
+        Change::new(Route::CommitTransaction, Method::POST, "p-a", COMMIT, &reading, commit().into());
     // Nor is the minute of an unsettled change spent on it.
     let outcome = tokio::time::timeout(Duration::from_secs(5), settle(&upstream, &change)).await.unwrap();
     assert!(matches!(outcome, Err(Unsettled::NotMade(CatalogError::Unavailable { .. }))), "{outcome:?}");
