@@ -23,3 +23,4 @@ pub mod maintain;
 pub mod places;
 pub mod secret;
 pub mod server;
+mod terminal;

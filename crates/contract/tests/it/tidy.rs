@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The order in which modules of `crates/server/src` may know each other: each names only those before it. The doors come
 /// first because they know no stage; then the journey's stages; then what conducts them; last what uses a whole server.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "doors",
     "auth",
     "governance",
@@ -19,6 +19,7 @@ const ORDER: [&str; 17] = [
     "statements",
     "journey",
     "api",
+    "terminal",
     "maintain",
     "config",
     "server",

@@ -139,7 +139,8 @@ pub enum Accepted {
 }
 
 impl Accepted {
-    const PUBLISHED: [Accepted; 6] = [
+    /// Those that an issuer's published keys can have.
+    pub(super) const PUBLISHED: [Accepted; 6] = [
         Accepted::RS256,
         Accepted::RS384,
         Accepted::RS512,

@@ -1,16 +1,15 @@
 //! What is told, and to whom: a table for people or JSON for machines on standard output, progress on a terminal.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
-use std::time::Duration;
+use std::io;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::decide::{End, Recommendation};
 use super::latency::Spread;
 use super::measure;
+use crate::terminal::{Terminal, tagged};
 
 /// What one number of warehouses has shown.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -58,26 +57,21 @@ pub(super) struct WorkerMemory {
 /// Where it is told.
 pub(super) struct Report {
     json: bool,
-    bar: ProgressBar,
+    terminal: Terminal,
 }
 
 impl Report {
     pub(super) fn new(json: bool) -> Report {
-        // Hidden where standard error is no terminal.
-        let bar = ProgressBar::new(0);
-        let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len} {elapsed}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Report { json, bar }
+        Report { json, terminal: Terminal::new() }
     }
 
     /// Something begins that has so many parts.
     pub(super) fn begin(&self, what: String, parts: usize) -> ProgressBar {
         // In this order nothing in between looks wrong.
-        self.bar.reset();
-        self.bar.set_length(parts as u64);
-        self.bar.set_message(what);
-        self.bar.clone()
+        self.terminal.bar.reset();
+        self.terminal.bar.set_length(parts as u64);
+        self.terminal.bar.set_message(what);
+        self.terminal.bar.clone()
     }
 
     /// What is tried, for people.
@@ -86,47 +80,25 @@ impl Report {
             return Ok(());
         }
         let columns = COLUMNS.iter().map(|(name, width)| format!("{name:>width$}"));
-        self.say(&format!("{what}\n\n{}", columns.collect::<Vec<_>>().join("  ")))
+        self.terminal.say(&format!("{what}\n\n{}", columns.collect::<Vec<_>>().join("  ")))
     }
 
     pub(super) fn step(&self, step: &Step) -> io::Result<()> {
-        self.say(&if self.json { tagged("step", step)? } else { row(step) })
+        self.terminal.say(&if self.json { tagged("step", step)? } else { row(step) })
     }
 
     pub(super) fn end(self, recommendation: &Recommendation) -> io::Result<()> {
-        self.bar.finish_and_clear();
+        self.terminal.bar.finish_and_clear();
         if self.json {
-            return self.say(&tagged("recommendation", recommendation)?);
+            return self.terminal.say(&tagged("recommendation", recommendation)?);
         }
         let Recommendation { workers_max, stopped, derived_from, .. } = recommendation;
         let set = workers_max.map_or("none".to_owned(), |workers| workers.to_string());
-        self.say(&format!(
+        self.terminal.say(&format!(
             "\nStopped by {}: {}\nRecommended pool.workers_max: {set}\n  from: {derived_from}",
             stopped.limit, stopped.text
         ))
     }
-
-    fn say(&self, text: &str) -> io::Result<()> {
-        self.bar.suspend(|| {
-            let mut out = io::stdout();
-            writeln!(out, "{text}")?;
-            out.flush()
-        })
-    }
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-fn tagged(kind: &str, what: &impl Serialize) -> io::Result<String> {
-    let mut line = json!({"kind": kind});
-    if let (Value::Object(line), Value::Object(what)) = (&mut line, serde_json::to_value(what)?) {
-        line.extend(what);
-    }
-    Ok(line.to_string())
 }
 
 /// Names and widths.
@@ -172,6 +144,8 @@ fn row(step: &Step) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]

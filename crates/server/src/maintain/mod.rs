@@ -144,7 +144,7 @@ pub async fn command(keeper: &Keeper, options: &Options, stop: &CancellationToke
             Ok(())
         }
     };
-    let summary = keeper.run(&names, mode, (stop, &report.bar), told).await?;
+    let summary = keeper.run(&names, mode, (stop, &report.terminal.bar), told).await?;
     report.end(&summary)?;
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }

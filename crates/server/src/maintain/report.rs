@@ -1,15 +1,13 @@
 //! What is told: a table for people or JSON for machines on standard output, progress on a terminal.
 
-use std::io::{self, Write};
-use std::time::Duration;
+use std::io;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Summary;
 use super::warehouse::{Found, TableFound};
 use crate::doors::storage::stamp;
+use crate::terminal::{Terminal, tagged};
 
 /// Name of a column, and its width.
 const COLUMNS: [(&str, usize); 12] = [
@@ -30,28 +28,23 @@ const COLUMNS: [(&str, usize); 12] = [
 /// Where it is told.
 pub(super) struct Report {
     json: bool,
-    pub(super) bar: ProgressBar,
+    pub(super) terminal: Terminal,
 }
 
 impl Report {
     pub(super) fn new(json: bool) -> Report {
-        // Hidden where standard error is no terminal.
-        let bar = ProgressBar::new(0);
-        let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len} {elapsed}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Report { json, bar }
+        Report { json, terminal: Terminal::new() }
     }
 
     pub(super) fn found(&self, found: &Found) -> io::Result<()> {
         let text = if self.json { lines(found)? } else { page(found) };
-        self.say(&text)
+        self.terminal.say(&text)
     }
 
     pub(super) fn end(&self, summary: &Summary) -> io::Result<()> {
-        self.bar.finish_and_clear();
+        self.terminal.bar.finish_and_clear();
         if self.json {
-            return self.say(&tagged("summary", summary)?);
+            return self.terminal.say(&tagged("summary", summary)?);
         }
         let Summary { warehouses, skipped, orphans, removed, failed, settled, mode, .. } = summary;
         let mut parts = vec![
@@ -68,21 +61,7 @@ impl Report {
             parts.push("nothing was removed: --remove does".to_owned());
         }
         let text = parts.join("; ");
-        self.say(&text)
-    }
-
-    fn say(&self, text: &str) -> io::Result<()> {
-        self.bar.suspend(|| {
-            let mut out = io::stdout();
-            writeln!(out, "{text}")?;
-            out.flush()
-        })
-    }
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.terminal.say(&text)
     }
 }
 
@@ -108,14 +87,6 @@ fn lines(found: &Found) -> io::Result<String> {
     }
     lines.push(tagged("warehouse", found)?);
     Ok(lines.join("\n"))
-}
-
-fn tagged(kind: &str, what: &impl Serialize) -> io::Result<String> {
-    let mut value = serde_json::to_value(what)?;
-    if let Value::Object(fields) = &mut value {
-        fields.insert("kind".to_owned(), json!(kind));
-    }
-    Ok(value.to_string())
 }
 
 fn page(found: &Found) -> String {
