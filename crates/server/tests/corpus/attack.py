@@ -20,8 +20,6 @@ NEIGHBOUR_PAUSE_S = 0.3
 WAIT_MORE_MS = 20_000
 # A statement that does not stop is ended with its engine, a second after its deadline: the next entry is not to be there then.
 CALM_S = 1.2
-# How long readers may see what was before (`catalog.cache_ms`).
-CACHE_S = 1.1
 
 
 @dataclass
@@ -238,7 +236,6 @@ class Attacker:
             self.recovers(writes)
         if self.state["own"] != before["own"]:
             self.cell.settles()
-            time.sleep(CACHE_S)
             self.state = self.looks()
 
 

@@ -25,8 +25,7 @@ pub struct Rig {
 impl Rig {
     /// With so much time for the second server to settle a change.
     pub async fn start(settle_ms_max: u64) -> Rig {
-        // Each server lets its readers see what is a second old; here each must see the other's commit at once.
-        let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+        let world = World::start(&[]).await;
         let lossy = Lossy::before(&world.catalog_url).await;
         let (file, ledger) = (world.dir.join("second.toml"), world.dir.join("second-deletes.jsonl"));
         let mut written = read_toml(&world.dir.join("duck-server.toml"));

@@ -26,11 +26,10 @@ pub struct Rig {
 }
 
 /// Deadlines of a second, so that a test of waiting does not take long.
-const SHORT: [(&str, &str, &str); 5] = [
+const SHORT: [(&str, &str, &str); 4] = [
     ("catalog", "read_ms_max", "1_000"),
     ("catalog", "attempt_ms_max", "1_000"),
     ("catalog", "settle_ms_max", "2_000"),
-    ("catalog", "cache_ms", "0"),
     (
         "storage",
         "limits",

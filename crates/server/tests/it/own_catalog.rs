@@ -116,7 +116,6 @@ fn settings(weed: &Weed, catalog: &Lossy, home: &TempDir, name: &str) -> String 
         oauth2_uri = '{url}/v1/oauth/tokens'
         client_id = '{id}'
         client_secret = '{secret}'
-        cache_ms = 0
         attempt_ms_max = 2_000
         [storage]
         kind = 's3'

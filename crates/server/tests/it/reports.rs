@@ -37,7 +37,7 @@ async fn a_changed_schema_holds_for_the_next_statement() {
 
 #[tokio::test]
 async fn a_branch_does_not_change_what_the_table_is() {
-    let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+    let world = World::start(&[]).await;
     let acme = &world.acme;
     acme.write("CREATE TABLE datasets.branched AS SELECT 1 AS n").await;
     acme.write("INSERT INTO datasets.branched VALUES (2)").await;
@@ -154,7 +154,7 @@ async fn a_default_that_would_be_lost_is_refused_and_one_that_is_kept_is_used() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_reads_of_a_table_in_one_request_see_one_snapshot() {
-    let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+    let world = World::start(&[]).await;
     let acme = &world.acme;
     acme.write("CREATE TABLE datasets.moving AS SELECT 0 AS n").await;
     let count = "SELECT count(*) AS n FROM datasets.moving";
@@ -268,7 +268,7 @@ async fn columns_that_others_have_changed_are_read_and_written_right() {
 /// Whoever else writes has a clock of its own, and DuckDB goes by the times in a table's log.
 #[tokio::test]
 async fn a_commit_of_a_clock_behind_is_seen_and_one_ahead_is_waited_for() {
-    let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+    let world = World::start(&[]).await;
     let acme = &world.acme;
     for (table, skew_ms) in [("behind", -10), ("ahead", 6_000)] {
         acme.write(&format!("CREATE TABLE datasets.{table} AS SELECT 'a' AS v")).await;

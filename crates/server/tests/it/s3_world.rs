@@ -274,9 +274,7 @@ async fn two_organisations_share_a_bucket_and_a_key_and_nothing_else() {
 async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     let mut weed = Weed::start().await;
     let home = tempfile::tempdir().unwrap();
-    // What readers know of a table stays known, so that the outage is seen where it is: at the store, not at the catalog.
-    let settings = [("catalog", "cache_ms", "60_000"), ("storage", "limits", "{ breaker_open_ms = 1_000 }")];
-    let world = weed.world(home.path(), &settings).await;
+    let world = weed.world(home.path(), &[("storage", "limits", "{ breaker_open_ms = 1_000 }")]).await;
     let acme = &world.acme;
     acme.write("CREATE TABLE datasets.large (a BIGINT, b VARCHAR)").await;
     // DuckDB begins a new file after a row group, so that wide rows make large files.
@@ -294,7 +292,7 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     let by_path = format!("SELECT count(*) FROM glob('s3://lakehouse/{files}/**/*.metadata.json')");
     assert!(acme.rows(&by_path).await[0][0].as_u64().unwrap() > 2);
 
-    // Known to the reader, but nothing of its data is.
+    // Its metadata is known, so that the outage is seen where it is: at the store, not at the catalog that keeps it there.
     acme.rows("DESCRIBE datasets.ds_toydemo001").await;
 
     weed.kill();

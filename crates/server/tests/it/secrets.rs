@@ -210,7 +210,7 @@ async fn a_statement_outlives_the_login_under_which_it_began() {
 /// Files by the hundred, read by many at once, again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_files_read_at_once_are_read_right_every_time() {
-    let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+    let world = World::start(&[]).await;
     let folder = world.dir.join("store/lakehouse").join(&world.acme.warehouse).join("files/many");
     std::fs::create_dir_all(&folder).unwrap();
     for file in 0..300 {

@@ -82,7 +82,7 @@ async fn no_row_is_lost(servers: [&Organisation; 2]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_writers_of_one_table_at_two_servers_lose_no_row() {
-    let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+    let world = World::start(&[]).await;
     let second = Second::beside(&world, &[]);
     no_row_is_lost([&world.acme, &second.acme]).await;
     world.is_at_rest().await;
@@ -92,6 +92,26 @@ async fn eight_writers_of_one_table_at_two_servers_lose_no_row() {
 async fn eight_writers_at_two_servers_lose_no_row_with_the_stores_own_catalog() {
     let site = Site::start().await;
     no_row_is_lost([&site.acme, &site.second]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_server_has_written_is_read_at_another_at_once() {
+    let world = World::start(&[]).await;
+    let second = Second::beside(&world, &[]);
+    let servers = [&world.acme, &second.acme];
+    servers[0].write("CREATE TABLE datasets.t (i INTEGER)").await;
+    for i in 0..20 {
+        let (writer, reader) = (servers[i % 2], servers[(i + 1) % 2]);
+        writer.write(&format!("INSERT INTO datasets.t VALUES ({i})")).await;
+        assert_eq!(reader.rows("SELECT count(*), max(i) FROM datasets.t").await, json!([[i + 1, i]]));
+    }
+    servers[1].write("UPDATE datasets.t SET i = i + 100").await;
+    assert_eq!(servers[0].rows("SELECT count(*), min(i) FROM datasets.t").await, json!([[20, 100]]));
+    servers[0].write("ALTER TABLE datasets.t ADD COLUMN more VARCHAR").await;
+    assert_eq!(servers[1].rows("SELECT count(*), count(more) FROM datasets.t").await, json!([[20, 0]]));
+    servers[1].write("DROP TABLE datasets.t").await;
+    let gone = servers[0].problem(&json!({"sql": "SELECT * FROM datasets.t"})).await;
+    assert!(gone.code == Code::SqlBinding && gone.detail.contains("does not exist"), "{}", gone.detail);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,7 +143,7 @@ async fn writers_of_one_table_in_one_process_take_turns_and_writers_of_others_do
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_whose_writes_go_wrong_is_stopped_until_it_is_reopened() {
-    let world = World::start(&[("catalog", "cache_ms", "0")]).await;
+    let world = World::start(&[]).await;
     let policy = "write_target = 'iceberg_native'\n[stop]\nfailures = 2\nwindow_s = 600\n";
     std::fs::write(world.dir.join("writes.toml"), policy).unwrap();
     let second = Second::beside(&world, &[]);

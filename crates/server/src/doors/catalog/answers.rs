@@ -64,9 +64,9 @@ pub(super) fn changed(route: Route, answer: Answer) -> Reply {
 pub(super) fn found_done(route: Route, loaded: &Bytes) -> Answer {
     if route == Route::CommitTable {
         // What a load brings is what a commit answers with.
-        Answer { status: StatusCode::OK, body: loaded.clone() }
+        Answer::new(StatusCode::OK, loaded.clone())
     } else {
-        Answer { status: StatusCode::NO_CONTENT, body: Bytes::new() }
+        Answer::new(StatusCode::NO_CONTENT, Bytes::new())
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn ok(body: String) -> Answer {
-        Answer { status: StatusCode::OK, body: body.into() }
+        Answer::new(StatusCode::OK, body)
     }
 
     #[test]

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn loaded(body: &str) -> Answer {
-        Answer { status: StatusCode::OK, body: body.to_owned().into() }
+        Answer::new(StatusCode::OK, body.to_owned())
     }
 
     #[test]
@@ -121,9 +121,9 @@ mod tests {
         assert_eq!(look_for(&[1, 4], loaded(body)), Found::Some);
         assert_eq!(look_for(&[4], loaded(body)), Found::None);
         assert_eq!(look_for(&[4], loaded("{}")), Found::Unreadable);
-        let gone = Answer { status: StatusCode::NOT_FOUND, body: Bytes::new() };
+        let gone = Answer::new(StatusCode::NOT_FOUND, Bytes::new());
         assert_eq!(look_for(&[4], gone), Found::None);
-        let trouble = Answer { status: StatusCode::BAD_GATEWAY, body: Bytes::new() };
+        let trouble = Answer::new(StatusCode::BAD_GATEWAY, Bytes::new());
         assert_eq!(look_for(&[4], trouble), Found::Unreadable);
     }
 

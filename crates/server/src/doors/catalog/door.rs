@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::answers;
-use super::cache::ReaderCache;
+use super::cache::{Key, Tables, Tagged};
 use super::effects::{self, Loaded};
 use super::guard::{self, Held, Way};
 use super::reply::Reply;
@@ -33,7 +33,7 @@ const CHANGES_MAX: usize = 512;
 pub(super) struct Door {
     passes: Passes,
     upstream: Arc<Upstream>,
-    cache: Arc<ReaderCache>,
+    tables: Tables,
     slots: Arc<Semaphore>,
     /// Changes end when they are settled, not when somebody stops waiting.
     pub(super) changes: TaskTracker,
@@ -41,9 +41,8 @@ pub(super) struct Door {
 
 impl Door {
     pub(super) fn new(passes: Passes, upstream: Arc<Upstream>) -> Self {
-        let cache = Arc::new(ReaderCache::new(upstream.settings().cache_ms));
         let slots = Arc::new(Semaphore::new(CHANGES_MAX));
-        Self { passes, upstream, cache, slots, changes: TaskTracker::new() }
+        Self { passes, upstream, tables: Tables::new(), slots, changes: TaskTracker::new() }
     }
 
     /// Answers one request. There is no other outcome than an answer.
@@ -123,12 +122,22 @@ impl Door {
         method: Method,
         path: &str,
     ) -> Result<Reply, Reply> {
-        let shared = visitor.role == Role::Reader && method == Method::GET;
-        let load = async {
-            let answer = self.upstream.pass_read(method, path).await?;
-            answers::read(route, answer, &visitor.place)
-        };
-        if shared { self.cache.get(visitor, path, load).await } else { load.await }
+        if (route, &method) != (Route::LoadTable, &Method::GET) {
+            let answer = self.upstream.pass_read(method, path, None).await?;
+            return answers::read(route, answer, &visitor.place);
+        }
+        let key = Key::new(visitor, path);
+        let kept = self.tables.get(&key).await;
+        let answer = self.upstream.pass_read(method, path, kept.as_ref().map(|kept| &kept.tag)).await?;
+        if let (StatusCode::NOT_MODIFIED, Some(kept)) = (answer.status, kept) {
+            return Ok(kept.reply);
+        }
+        let tag = answer.tag.clone();
+        let reply = answers::read(route, answer, &visitor.place)?;
+        if let Some(tag) = tag {
+            self.tables.keep(key, Tagged { tag, reply: reply.clone() }).await;
+        }
+        Ok(reply)
     }
 
     async fn change(
@@ -139,14 +148,13 @@ impl Door {
         change: Change,
     ) -> Result<Reply, Reply> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| Reply::busy())?;
-        let (upstream, cache) = (self.upstream.clone(), self.cache.clone());
+        let upstream = self.upstream.clone();
         // A draft is no change yet.
         let number =
             if change.staged { None } else { Some(errand.begins(effects.clone()).ok_or_else(nobody_asked)?) };
         // A task of its own: the worker may go away, the change must be settled all the same.
         let settled = self.changes.spawn(async move {
             let settled = settle(&upstream, &change).await;
-            cache.changed(&visitor.warehouse);
             drop(slot);
             let time_max = Duration::from_millis(upstream.settings().read_ms_max);
             let conflict = timeout(time_max, conflict(&upstream, &settled, &change, &effects)).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -78,7 +78,7 @@ impl Upstream {
         let prefix = self.prefix_of(warehouse).await?;
         let (namespace, name) = (namespace_segment(&table.namespace), encode(&table.name));
         let path = format!("/v1/{prefix}/namespaces/{namespace}/tables/{name}?snapshots=all");
-        let answer = self.pass_read(Method::GET, &path).await?;
+        let answer = self.read(&path).await?;
         if answer.status == StatusCode::NOT_FOUND {
             return Ok(None);
         }

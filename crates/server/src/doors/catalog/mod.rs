@@ -13,7 +13,7 @@
 //! | `effects` | what a change would change, table by table |
 //! | `guard` | addresses and settings in what is sent and read |
 //! | `answers`, `reply` | what of an answer reaches the worker, and in which words |
-//! | `cache` | answers that readers share for a moment |
+//! | `cache` | tables that may not have changed since they were loaded |
 //! | `settle`, `commits` | changes are repeated until their outcome is known |
 //! | `upstream`, `login` | the real catalog and our login there |
 //! | `listing` | what the front asks: a warehouse's place and tables |

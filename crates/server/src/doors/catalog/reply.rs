@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn failure(status: u16, body: &str) -> String {
-        let answer = Answer { status: StatusCode::from_u16(status).unwrap(), body: body.to_owned().into() };
+        let answer = Answer::new(StatusCode::from_u16(status).unwrap(), body.to_owned());
         let reply = Reply::from_failure(&answer);
         format!("{} {}", reply.status.as_u16(), String::from_utf8_lossy(&reply.body))
     }

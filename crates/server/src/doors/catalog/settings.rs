@@ -35,9 +35,6 @@ pub struct Settings {
     /// much as the one before.
     #[serde(default = "defaults::attempt_ms_max")]
     pub attempt_ms_max: u64,
-    /// Readers may see an answer that is so many milliseconds old; 0 asks the catalog every time.
-    #[serde(default = "defaults::cache_ms")]
-    pub cache_ms: u64,
 }
 
 mod defaults {
@@ -49,9 +46,6 @@ mod defaults {
     }
     pub(super) fn attempt_ms_max() -> u64 {
         20_000
-    }
-    pub(super) fn cache_ms() -> u64 {
-        1_000
     }
 }
 
@@ -72,7 +66,6 @@ impl Settings {
             read_ms_max: defaults::read_ms_max(),
             settle_ms_max: defaults::settle_ms_max(),
             attempt_ms_max: defaults::attempt_ms_max(),
-            cache_ms: defaults::cache_ms(),
         }
     }
 
@@ -146,6 +139,6 @@ mod tests {
     fn an_unknown_setting_is_a_fault() {
         assert!(serde_json::from_str::<Settings>(r#"{"uri":"http://localhost","timeout":3}"#).is_err());
         let settings: Settings = serde_json::from_str(r#"{"uri":"http://localhost"}"#).unwrap();
-        assert_eq!((settings.read_ms_max, settings.settle_ms_max, settings.cache_ms), (5_000, 60_000, 1_000));
+        assert_eq!((settings.read_ms_max, settings.settle_ms_max), (5_000, 60_000));
     }
 }

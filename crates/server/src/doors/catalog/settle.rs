@@ -45,7 +45,7 @@ impl Change {
         let idempotency_key = (!staged).then(Uuid::now_v7);
         let expect = |(table, snapshots): &(_, Vec<i64>)| Expected::of(prefix, table, snapshots.clone());
         let expected = reading.added.iter().map(expect).collect();
-        let call = Call { method, path: path.to_owned(), body, idempotency_key };
+        let call = Call { body, idempotency_key, ..Call::new(method, path) };
         Self { route, staged, call, expected }
     }
 
@@ -134,7 +134,7 @@ async fn conclude(
     perhaps_made: bool,
 ) -> Result<Answer, Unsettled> {
     if perhaps_made && change.call.method == Method::DELETE && answer.status == StatusCode::NOT_FOUND {
-        return Ok(Answer { status: StatusCode::NO_CONTENT, body: Bytes::new() });
+        return Ok(Answer::new(StatusCode::NO_CONTENT, Bytes::new()));
     }
     let doubtful = answer.status == StatusCode::CONFLICT || (perhaps_made && answer.status.is_client_error());
     if !doubtful {
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn only_a_definite_answer_settles_a_change() {
         let settled = |status: u16, body: &'static str| {
-            is_settled(&Answer { status: StatusCode::from_u16(status).unwrap(), body: body.into() })
+            is_settled(&Answer::new(StatusCode::from_u16(status).unwrap(), body))
         };
         for status in [200, 204, 400, 403, 404, 409, 422, 429, 501] {
             assert!(settled(status, ""), "{status}");

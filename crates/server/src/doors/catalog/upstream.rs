@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderValue;
 use moka::future::Cache;
 use reqwest::{Client, Method, Response, StatusCode, Url, header, redirect};
 use serde::Deserialize;
@@ -78,11 +79,17 @@ pub(super) struct Call {
     pub(super) body: Bytes,
     /// Lets the catalog recognise a repetition.
     pub(super) idempotency_key: Option<Uuid>,
+    /// Of an answer that we have: the same one comes as 304 without a body.
+    pub(super) known: Option<HeaderValue>,
 }
 
 impl Call {
+    pub(super) fn new(method: Method, path: impl Into<String>) -> Self {
+        Self { method, path: path.into(), body: Bytes::new(), idempotency_key: None, known: None }
+    }
+
     pub(super) fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, path: path.into(), body: Bytes::new(), idempotency_key: None }
+        Self::new(Method::GET, path)
     }
 }
 
@@ -91,6 +98,15 @@ impl Call {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
+    /// Its `ETag`, where the catalog gives one.
+    pub(super) tag: Option<HeaderValue>,
+}
+
+impl Answer {
+    /// Without a tag.
+    pub(super) fn new(status: StatusCode, body: impl Into<Bytes>) -> Self {
+        Self { status, body: body.into(), tag: None }
+    }
 }
 
 /// The real catalog. One per server: it holds the login and the connections.
@@ -181,10 +197,15 @@ impl Upstream {
         self.call(&Call::get(path), Instant::now() + Duration::from_millis(self.settings.read_ms_max)).await
     }
 
-    /// A worker's GET or HEAD, within the time of a read.
-    pub(super) async fn pass_read(&self, method: Method, path: &str) -> Result<Answer, CatalogError> {
+    /// A worker's GET or HEAD, within the time of a read. What is known by its tag need not come again.
+    pub(super) async fn pass_read(
+        &self,
+        method: Method,
+        path: &str,
+        known: Option<&HeaderValue>,
+    ) -> Result<Answer, CatalogError> {
         let deadline = Instant::now() + Duration::from_millis(self.settings.read_ms_max);
-        self.call(&Call { method, ..Call::get(path) }, deadline).await
+        self.call(&Call { known: known.cloned(), ..Call::new(method, path) }, deadline).await
     }
 
     /// GET of an absolute address of the catalog's (its management API), within the time of a read.
@@ -229,15 +250,19 @@ impl Upstream {
         if let Some(key) = &call.idempotency_key {
             request = request.header("idempotency-key", key.to_string());
         }
+        if let Some(tag) = &call.known {
+            request = request.header(header::IF_NONE_MATCH, tag);
+        }
         if !call.body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json").body(call.body.clone());
         }
         let exchange = async {
             let response = request.send().await.map_err(failed)?;
             let status = response.status();
+            let tag = response.headers().get(header::ETAG).cloned();
             let body = read_bounded(response, ANSWER_BYTES_MAX).await?;
             let body = if status.is_success() { body } else { without_login(body, token) };
-            Ok(Answer { status, body })
+            Ok(Answer { status, body, tag })
         };
         timeout_at(deadline, exchange).await.unwrap_or(Err(CatalogError::Unavailable {
             reason: "no answer in time",

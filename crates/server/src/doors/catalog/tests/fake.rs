@@ -21,6 +21,8 @@ pub(in super::super) struct Seen {
     pub(in super::super) path: String,
     pub(in super::super) key: Option<String>,
     pub(in super::super) bearer: Option<String>,
+    /// The tag of the answer that it has.
+    pub(in super::super) known: Option<String>,
     /// All of its headers, as text.
     pub(in super::super) headers: String,
     pub(in super::super) body: String,
@@ -36,6 +38,8 @@ impl Seen {
 pub(in super::super) enum Act {
     Say(u16, String),
     Late(Duration, u16, String),
+    /// 200 with this `ETag`, or 304 to whoever knows it.
+    Tagged(&'static str, String),
     /// Close the connection without a word.
     Cut,
 }
@@ -84,6 +88,7 @@ async fn answer(
         method: request.method().to_string(),
         path: request.uri().to_string(),
         key: header("idempotency-key"),
+        known: header("if-none-match"),
         bearer: header("authorization").and_then(|value| value.strip_prefix("Bearer ").map(str::to_owned)),
         headers: format!("{:?}", request.headers()),
         body: String::new(),
@@ -98,15 +103,18 @@ async fn answer(
         before
     };
     let act = if seen.path.contains("/v1/config") { config(&seen.path) } else { script(&seen, before) };
-    let (status, body) = match act {
-        Act::Say(status, body) => (status, body),
+    let (status, tag, body) = match act {
+        Act::Say(status, body) => (status, None, body),
         Act::Late(delay, status, body) => {
             tokio::time::sleep(delay).await;
-            (status, body)
+            (status, None, body)
         }
+        Act::Tagged(tag, _) if seen.known.as_deref() == Some(tag) => (304, Some(tag), String::new()),
+        Act::Tagged(tag, body) => (200, Some(tag), body),
         Act::Cut => return Err(io::Error::other("cut")),
     };
-    Ok(Response::builder().status(status).body(Full::new(body.into())).unwrap())
+    let response = tag.into_iter().fold(Response::builder(), |response, tag| response.header("etag", tag));
+    Ok(response.status(status).body(Full::new(body.into())).unwrap())
 }
 
 fn config(path: &str) -> Act {

@@ -6,7 +6,7 @@ mod changes;
 mod fake;
 mod fuzz;
 mod login;
-mod sharing;
+mod reading;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Short limits and no sharing; `adjust` gets the catalog's origin and may change that.
+    /// Short limits; `adjust` gets the catalog's origin and may change that.
     pub(super) async fn start(
         adjust: impl FnOnce(&mut Settings, &str),
         script: impl Fn(&Seen, usize) -> Act + Send + Sync + 'static,
@@ -43,7 +43,6 @@ impl World {
         let fake = Fake::start(script).await;
         let mut settings = Settings::open(format!("{}/catalog", fake.origin));
         (settings.read_ms_max, settings.settle_ms_max, settings.attempt_ms_max) = (1_000, 2_000, 800);
-        settings.cache_ms = 0;
         adjust(&mut settings, &fake.origin);
         let upstream = Arc::new(Upstream::new(settings).unwrap());
         let passes = Passes::default();
