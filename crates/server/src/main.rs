@@ -12,9 +12,13 @@ use duck_server::config::Config;
 use duck_server::doors::{catalog, storage};
 use duck_server::server::{self, Server};
 use duck_server::{audit, dev, loadtest, maintain};
+use tikv_jemallocator::Jemalloc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
+
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 /// Statements without an end that are named.
 const UNENDED_SHOWN: usize = 20;

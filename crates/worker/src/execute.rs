@@ -6,7 +6,7 @@
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use duck_contract::worker::{Failure, Statement};
-use duck_contract::{Code, Format, Params};
+use duck_contract::{Code, Format, Params, Role};
 use serde_json::Value as Json;
 
 use crate::encode::{self, Encoder};
@@ -27,7 +27,8 @@ pub(crate) struct Outcome {
 }
 
 /// Runs the statement to its end, or to `rows_max`, or until `running` says that nobody waits for it. With those before it, it is
-/// one transaction, which is made before the answer gets its end.
+/// one transaction, which is made before the answer gets its end. By itself it is one as well: else `DuckDB` prepares it in a
+/// transaction and runs it in the next, and asks the catalog for each of its tables in both.
 pub(crate) fn run(
     session: &Session,
     statement: &Statement,
@@ -54,9 +55,7 @@ pub(crate) fn run(
         |sql: &str| connection.run(sql).map_err(|e| fault::of_text(&statement.sql, &e, &session.scrub));
 
     let mut affected = None;
-    if several {
-        by_itself("BEGIN")?;
-    }
+    by_itself("BEGIN")?;
     for (number, (sql, reading)) in statement.before.iter().zip(&before).enumerate() {
         let one = One { session, sql, reading, params: None };
         let changed = one.run(&connection, |rows, kind| exhaust(rows, kind, running)).map_err(nth(number))?;
@@ -68,7 +67,7 @@ pub(crate) fn run(
     let (mut encoder, mut outcome) = answered;
     add(&mut affected, outcome.affected);
     outcome.affected = affected;
-    if several {
+    if session.policy.role() == Role::Writer {
         by_itself("COMMIT")?;
     }
     encoder.finish(outcome, sink)?;

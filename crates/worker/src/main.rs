@@ -26,6 +26,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tikv_jemallocator::Jemalloc;
+
+/// Also DuckDB's and its extensions', which find `malloc` in this program first.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
+
 #[allow(clippy::print_stderr)]
 fn main() -> ExitCode {
     match run() {

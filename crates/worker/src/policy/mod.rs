@@ -43,6 +43,11 @@ impl Policy {
         Policy { names, place, role, default_schema }
     }
 
+    /// For whom statements are read.
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
     /// Reads the text, or refuses what is too much to read, what is never run by its first word, and what calls a function that
     /// is not for tenants. Before DuckDB reads it: its parser executes some of IMPORT and EXPORT.
     pub(crate) fn read(&self, sql: &str, limits: TextLimits) -> Result<Reading, Failure> {
