@@ -1,6 +1,6 @@
 //! One statement, from text to rows, on a thread of its own.
 //!
-//! Given a [`Session`] and a [`Statement`], hands encoded bytes to a [`Sink`]. Never runs more than it was sent, never what
+//! Given a [`Session`], a new [`Connection`] and a [`Statement`], hands encoded bytes to a [`Sink`]. Never runs more than it was sent, never what
 //! the policy refuses, and never on a connection that another request has used.
 
 use arrow::array::{AsArray, RecordBatch};
@@ -27,10 +27,11 @@ pub(crate) struct Outcome {
 }
 
 /// Runs the statement to its end, or to `rows_max`, or until `running` says that nobody waits for it. With those before it, it is
-/// one transaction, which is made before the answer gets its end. By itself it is one as well: else `DuckDB` prepares it in a
-/// transaction and runs it in the next, and asks the catalog for each of its tables in both.
+/// one transaction, which is made before the answer gets its end. One that names tables is one by itself: else `DuckDB` prepares it in
+/// a transaction and runs it in the next, and asks the catalog for each table in both.
 pub(crate) fn run(
     session: &Session,
+    connection: &Connection,
     statement: &Statement,
     running: &Running,
     sink: &mut Sink,
@@ -49,25 +50,27 @@ pub(crate) fn run(
     let last = nth(before.len());
     let reading = read(&statement.sql).map_err(&last)?;
     session.policy.check_parameters(&reading, statement.params.as_ref())?;
-    let connection = session.connect(statement.watched).map_err(|e| fault::at_connect(&e, &session.scrub))?;
     let _registered = running.attach(connection.interrupt())?;
     let by_itself =
         |sql: &str| connection.run(sql).map_err(|e| fault::of_text(&statement.sql, &e, &session.scrub));
 
     let mut affected = None;
-    by_itself("BEGIN")?;
+    let writes = session.policy.role() == Role::Writer;
+    if writes || several || reading.names_tables() {
+        by_itself("BEGIN")?;
+    }
     for (number, (sql, reading)) in statement.before.iter().zip(&before).enumerate() {
         let one = One { session, sql, reading, params: None };
-        let changed = one.run(&connection, |rows, kind| exhaust(rows, kind, running)).map_err(nth(number))?;
+        let changed = one.run(connection, |rows, kind| exhaust(rows, kind, running)).map_err(nth(number))?;
         add(&mut affected, changed);
     }
     let one = One { session, sql: &statement.sql, reading: &reading, params: statement.params.as_ref() };
     let answered =
-        one.run(&connection, |rows, kind| encode(rows, kind, statement, running, sink)).map_err(&last)?;
+        one.run(connection, |rows, kind| encode(rows, kind, statement, running, sink)).map_err(&last)?;
     let (mut encoder, mut outcome) = answered;
     add(&mut affected, outcome.affected);
     outcome.affected = affected;
-    if session.policy.role() == Role::Writer {
+    if writes {
         by_itself("COMMIT")?;
     }
     encoder.finish(outcome, sink)?;

@@ -61,6 +61,8 @@ pub(crate) fn forever(session: Session, listener: UnixListener) -> std::io::Resu
             threads: Arc::default(),
             helpers: Semaphore::new(1),
         });
+        // While the front sends the first statement.
+        worker.session.connect_ahead();
         loop {
             let (stream, _) = listener.accept().await?;
             let worker = worker.clone();
@@ -147,11 +149,18 @@ async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<An
     let threads = worker.threads.clone();
     let spawned = threads.run(move |thread| {
         entry.running.on(thread);
-        let mut sink = Sink::new(head_sender, piece_sender);
-        let result = execute::run(&worker.session, &statement, &entry.running, &mut sink);
+        let (session, mut sink) = (&worker.session, Sink::new(head_sender, piece_sender));
+        let connection =
+            session.connect(statement.watched).map_err(|e| fault::at_connect(&e, &session.scrub));
+        let result = match &connection {
+            Ok(connection) => execute::run(session, connection, &statement, &entry.running, &mut sink),
+            Err(failure) => Err(failure.clone()),
+        };
         // Off the register first: who has seen the last byte must not find the statement still running.
         drop(entry);
         sink.end(result);
+        drop(connection);
+        session.connect_ahead();
     });
     spawned.map_err(|e| invalid(&e))?;
     let lost = || fault::ours(Code::Internal, "The engine failed at this statement.");

@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duck_contract::Role;
@@ -30,6 +31,8 @@ pub(crate) struct Embryo {
 /// A worker's DuckDB, ready for statements.
 pub(crate) struct Session {
     database: Database,
+    /// One that no statement has used, so that the next need not wait for it.
+    ahead: Mutex<Option<Connection>>,
     threads: u32,
     /// What it may run.
     pub(crate) policy: Policy,
@@ -40,14 +43,35 @@ pub(crate) struct Session {
 impl Session {
     /// A new connection, standing in the warehouse's default schema.
     pub(crate) fn connect(&self, watched: bool) -> Result<Connection, Error> {
-        let connection = self.database.connect()?;
+        let ahead = self.ahead().take();
+        let connection = ahead.map_or_else(|| self.fresh(), Ok)?;
         if watched {
             // Both are the connection's own: there is no GLOBAL form.
             connection.run("SET enable_progress_bar = true")?;
             connection.run("SET enable_progress_bar_print = false")?;
         }
+        Ok(connection)
+    }
+
+    /// Makes the next statement's connection, which is half of what a short one would take.
+    pub(crate) fn connect_ahead(&self) {
+        if self.ahead().is_some() {
+            return;
+        }
+        // Whoever needs it tries again, and is told.
+        if let Ok(connection) = self.fresh() {
+            *self.ahead() = Some(connection);
+        }
+    }
+
+    fn fresh(&self) -> Result<Connection, Error> {
+        let connection = self.database.connect()?;
         connection.run("USE lake")?;
         Ok(connection)
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Threads that a statement can have besides its own.
@@ -94,7 +118,13 @@ impl Embryo {
         }
         drop(connection);
         let policy = Policy::new(names, place(spec), spec.role, spec.default_schema.clone());
-        Ok(Session { database, threads: threads.min(cell.threads).max(1), policy, scrub })
+        Ok(Session {
+            database,
+            ahead: Mutex::default(),
+            threads: threads.min(cell.threads).max(1),
+            policy,
+            scrub,
+        })
     }
 }
 

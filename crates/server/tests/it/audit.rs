@@ -100,6 +100,9 @@ async fn a_statement_leaves_its_start_and_its_end_with_the_tables_that_the_doors
         assert!(end[counted].as_u64().unwrap() > 0, "{counted}: {end}");
     }
     assert!(end["run_ms"].is_u64() && end["write_state"].is_null(), "{end}");
+    // It is prepared and run in one transaction, which loads a table once.
+    acme.post_as("read-again", &ask).await;
+    assert_eq!(both(&world, "read-again").await.1["catalog_calls"], 1);
     // What an engine used is told of one that ran for a while.
     acme.post_as("busy", &reading("SELECT count(*) FROM range(40000000) t(i) WHERE hash(i) % 7 = 1")).await;
     let (_, end) = both(&world, "busy").await;

@@ -92,6 +92,11 @@ impl Policy {
 }
 
 impl Reading {
+    /// Whether it may name a table.
+    pub(crate) fn names_tables(&self) -> bool {
+        self.relations
+    }
+
     /// Whether nothing follows a semicolon. DuckDB makes several statements of one PIVOT.
     pub(crate) fn is_one_statement(&self) -> bool {
         !self.several

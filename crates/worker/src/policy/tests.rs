@@ -26,6 +26,20 @@ fn code(role: Role, kind: Kind, sql: &str) -> Option<Code> {
 }
 
 #[test]
+fn what_may_name_a_table_is_known() {
+    let (_, policy) = bare();
+    let names = |sql: &str| policy.read(sql, TextLimits::default()).unwrap().names_tables();
+    for sql in ["SELECT 42", "SELECT 'from t', \"from\" -- from t", "VALUES (1)", "SET TimeZone = 'UTC'"] {
+        assert!(!names(sql), "{sql}");
+    }
+    for sql in
+        ["FROM t", "SELECT (SELECT max(a) from t)", "TABLE t", "DESCRIBE t", "SUMMARIZE t", "PIVOT t ON c"]
+    {
+        assert!(names(sql), "{sql}");
+    }
+}
+
+#[test]
 fn a_reader_accepts_only_statements_that_read() {
     assert_eq!(code(Role::Reader, Kind::Select, "SELECT 1"), None);
     assert_eq!(code(Role::Reader, Kind::Explain, "EXPLAIN (ANALYZE) SELECT 1"), None);
