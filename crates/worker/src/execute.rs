@@ -55,8 +55,8 @@ pub(crate) fn run(
         |sql: &str| connection.run(sql).map_err(|e| fault::of_text(&statement.sql, &e, &session.scrub));
 
     let mut affected = None;
-    let writes = session.policy.role() == Role::Writer;
-    if writes || several || reading.names_tables() {
+    let together = several || reading.names_tables();
+    if together {
         by_itself("BEGIN")?;
     }
     for (number, (sql, reading)) in statement.before.iter().zip(&before).enumerate() {
@@ -70,7 +70,7 @@ pub(crate) fn run(
     let (mut encoder, mut outcome) = answered;
     add(&mut affected, outcome.affected);
     outcome.affected = affected;
-    if writes {
+    if together && session.policy.role() == Role::Writer {
         by_itself("COMMIT")?;
     }
     encoder.finish(outcome, sink)?;

@@ -295,11 +295,11 @@ pub(crate) fn is_permission(error: &Error) -> bool {
 }
 
 /// The failure of a worker that cannot even begin a statement: nothing was run, and this worker is not asked again.
-pub(crate) fn at_connect(error: &Error, scrub: &Scrub) -> Failure {
+pub(crate) fn unable_to_begin(detail: &str) -> Failure {
     let mut failure =
         ours(Code::EngineUnavailable, "The engine could not begin the statement. Try again in a moment.");
     failure.worn = true;
-    failure.detail = scrub.clean(&error.0);
+    detail.clone_into(&mut failure.detail);
     failure
 }
 

@@ -150,8 +150,9 @@ async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<An
     let spawned = threads.run(move |thread| {
         entry.running.on(thread);
         let (session, mut sink) = (&worker.session, Sink::new(head_sender, piece_sender));
-        let connection =
-            session.connect(statement.watched).map_err(|e| fault::at_connect(&e, &session.scrub));
+        let connection = session
+            .connect(statement.watched)
+            .map_err(|e| fault::unable_to_begin(&session.scrub.clean(&e.0)));
         let result = match &connection {
             Ok(connection) => execute::run(session, connection, &statement, &entry.running, &mut sink),
             Err(failure) => Err(failure.clone()),
@@ -162,7 +163,7 @@ async fn statement(worker: Arc<Worker>, request: Request<Incoming>) -> Result<An
         drop(connection);
         session.connect_ahead();
     });
-    spawned.map_err(|e| invalid(&e))?;
+    spawned.map_err(|e| fault::unable_to_begin(&e.to_string()))?;
     let lost = || fault::ours(Code::Internal, "The engine failed at this statement.");
     Ok(match head.await.map_err(|_| lost())?? {
         Head::Whole(bytes, outcome) => {

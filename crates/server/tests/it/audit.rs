@@ -421,7 +421,8 @@ async fn records_that_find_no_room_fail_no_query_and_are_counted() {
     until_async("every record is taken or lost", async || {
         let now = world.status().await["audit"].clone();
         let more = |name: &str| of(&now, name) - of(&before, name);
-        more("taken") + more("lost") == 400 && of(&now, "waiting") == 0
+        // The last of what filled the world may come late.
+        more("taken") + more("lost") >= 400 && of(&now, "waiting") == 0
     })
     .await;
     holds(&world.dir);

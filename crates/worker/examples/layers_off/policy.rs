@@ -20,6 +20,10 @@ impl Policy {
         Policy(real::Policy::new(names, place, role, default_schema))
     }
 
+    pub(crate) fn role(&self) -> Role {
+        self.0.role()
+    }
+
     /// Where nobody reads, nobody is told: the doors see what is changed.
     pub(crate) fn intent(&self, statement: &Statement) -> Result<Intent, Failure> {
         if is_off(Layer::Policy) { Ok(Intent::default()) } else { self.0.intent(statement) }
@@ -42,6 +46,11 @@ impl Policy {
 }
 
 impl Reading {
+    /// Where nobody read, whoever wants a transaction begins one.
+    pub(crate) fn names_tables(&self) -> bool {
+        self.0.as_ref().is_some_and(real::Reading::names_tables)
+    }
+
     /// Where nobody read, DuckDB's own count is what is run.
     pub(crate) fn is_one_statement(&self) -> bool {
         self.0.as_ref().is_none_or(real::Reading::is_one_statement)

@@ -94,7 +94,7 @@ impl Policy {
 impl Reading {
     /// Whether it may name a table.
     pub(crate) fn names_tables(&self) -> bool {
-        self.relations
+        self.tables
     }
 
     /// Whether nothing follows a semicolon. DuckDB makes several statements of one PIVOT.

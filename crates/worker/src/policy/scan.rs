@@ -33,8 +33,8 @@ pub(crate) struct Reading {
     pub(super) words: Words,
     /// Something follows a semicolon.
     pub(super) several: bool,
-    /// Some word is one after which a table is named.
-    pub(super) relations: bool,
+    /// Some word is one after which a table is named, or may be.
+    pub(super) tables: bool,
     /// Parameters name files.
     pub(super) files_by_parameter: bool,
 }
@@ -62,7 +62,7 @@ pub(super) fn scan(sql: &str, rules: Rules<'_>) -> Result<Reading, Failure> {
 fn scan_at(sql: &str, rules: Rules<'_>, depth: u32) -> Result<Reading, Failure> {
     let mut bounds = Bounds::of(rules.limits, sql.len())?;
     let mut reading =
-        Reading { words: Words::default(), several: false, relations: false, files_by_parameter: false };
+        Reading { words: Words::default(), several: false, tables: false, files_by_parameter: false };
     let mut tokens = Tokens::of(sql);
     let (mut place, mut ended) = (Place::Elsewhere, false);
     // The word that a bracket would call and where it stands, and the literal that another one would continue.
@@ -89,7 +89,7 @@ fn scan_at(sql: &str, rules: Rules<'_>, depth: u32) -> Result<Reading, Failure> 
                     _ if begins_a_relation(word) => Place::Relation,
                     _ => Place::Elsewhere,
                 };
-                reading.relations |= place == Place::Relation;
+                reading.tables |= matches!(place, Place::Relation | Place::Target);
                 (name, stands) = (written.into(), before);
             }
             Token::Quoted(raw) => {

@@ -32,9 +32,15 @@ fn what_may_name_a_table_is_known() {
     for sql in ["SELECT 42", "SELECT 'from t', \"from\" -- from t", "VALUES (1)", "SET TimeZone = 'UTC'"] {
         assert!(!names(sql), "{sql}");
     }
-    for sql in
-        ["FROM t", "SELECT (SELECT max(a) from t)", "TABLE t", "DESCRIBE t", "SUMMARIZE t", "PIVOT t ON c"]
-    {
+    for sql in [
+        "FROM t",
+        "INSERT INTO t VALUES (1)",
+        "SELECT (SELECT max(a) from t)",
+        "TABLE t",
+        "DESCRIBE t",
+        "SUMMARIZE t",
+        "PIVOT t ON c",
+    ] {
         assert!(names(sql), "{sql}");
     }
 }
