@@ -1,7 +1,7 @@
 //! One statement, from text to rows, on a thread of its own.
 //!
-//! Given a [`Session`], a new [`Connection`] and a [`Statement`], hands encoded bytes to a [`Sink`]. Never runs more than it was sent, never what
-//! the policy refuses, and never on a connection that another request has used.
+//! Given a [`Session`], a new [`Connection`] and a [`Statement`], hands encoded bytes to a [`Sink`]. Never runs more than it was
+//! sent, never what the policy refuses, and never on a connection that another request has used.
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
