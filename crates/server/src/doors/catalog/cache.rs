@@ -3,7 +3,6 @@
 //! The catalog is asked every time, so that whatever was committed before a query is seen by it, at any server. But it is asked with the
 //! tag of the answer that is kept: where nothing has changed, it need not send, nor we check, all of a table's metadata again.
 
-use bytes::Bytes;
 use http::HeaderValue;
 use moka::future::Cache;
 
@@ -41,8 +40,9 @@ pub(super) struct Tables(Cache<Key, Tagged>);
 
 impl Tables {
     pub(super) fn new() -> Self {
-        let weight = |key: &Key, Tagged { reply: Reply { body, .. }, .. }: &Tagged| {
-            u32::try_from((key.path.len() + Bytes::len(body)).max(ENTRY_WEIGHT_MIN)).unwrap_or(u32::MAX)
+        let weight = |key: &Key, kept: &Tagged| {
+            let bytes = key.path.len() + kept.reply.body.len();
+            u32::try_from(bytes.max(ENTRY_WEIGHT_MIN)).unwrap_or(u32::MAX)
         };
         Self(Cache::builder().weigher(weight).max_capacity(WEIGHT_MAX).build())
     }
