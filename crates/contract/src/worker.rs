@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::query::ChangeKind;
 use crate::{Code, Format, Params};
 
+/// What every engine calls the warehouse that it has: in its SQL, and at the catalog door, where it is `warehouse` and `prefix` in one.
+/// Which one that is the door knows.
+pub const CATALOG: &str = "lake";
+
 /// Trailer of an answer that failed after its first bytes, in place of the counts: a [`Failure`].
 pub const FAILURE_TRAILER: &str = "x-failure";
 
@@ -57,7 +61,25 @@ pub struct SandboxLevel {
     pub uid_dropped: bool,
 }
 
-/// What a worker is confined to. It is told first, before anybody knows which warehouse the worker will be for.
+/// A worker's credentials. They open two doors on loopback for as long as the worker lives, and nothing else; and those only from
+/// the moment when the front has told the doors which warehouse the worker is for.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keys {
+    /// The bearer token for the catalog door.
+    pub bearer: String,
+    /// The key id for the storage door.
+    pub access_key_id: String,
+    /// Its secret.
+    pub secret_access_key: String,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
+
+/// What a worker is confined to, and what else is settled before anybody knows which warehouse it will be for. It is told first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// The worker's own directory: working directory and place for spilled data.
@@ -82,37 +104,21 @@ pub struct Cell {
     pub uid: Option<u32>,
     /// How much sandbox is needed.
     pub sandbox: SandboxMode,
+    /// The schema whose tables need no schema name.
+    pub default_schema: String,
+    /// Its own, at the doors.
+    pub keys: Keys,
 }
 
-/// Which warehouse a worker is for: told once, to a worker that is confined. The credentials in it open two doors on loopback for
-/// as long as this worker lives, and nothing else.
-#[derive(Clone, Serialize, Deserialize)]
+/// Which warehouse a worker is for: told once, to a worker that is confined.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
     /// The role.
     pub role: Role,
-    /// The warehouse's name in the catalog.
-    pub warehouse: String,
-    /// The bearer token for the catalog door.
-    pub bearer: String,
-    /// The key id for the storage door.
-    pub access_key_id: String,
-    /// Its secret.
-    pub secret_access_key: String,
     /// The bucket in which the warehouse lies.
     pub bucket: String,
     /// The warehouse's prefix in the bucket: empty, or with a trailing slash.
     pub prefix: String,
-    /// The schema whose tables need no schema name.
-    pub default_schema: String,
-}
-
-impl std::fmt::Debug for Spec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Spec")
-            .field("role", &self.role)
-            .field("warehouse", &self.warehouse)
-            .finish_non_exhaustive()
-    }
 }
 
 /// A worker's one answer to its [`Spec`].
@@ -123,6 +129,8 @@ pub enum Report {
     Ready {
         /// What confines it.
         sandbox: SandboxLevel,
+        /// Memory that all workers share and that `/proc` counts as each one's: the engine's code in large pages.
+        code_bytes: u64,
     },
     /// It could not get there, and ends.
     Failed(Failure),

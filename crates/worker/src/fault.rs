@@ -18,21 +18,26 @@ const MESSAGE_BYTES_MAX: usize = 4_000;
 pub(crate) struct Scrub(Vec<(String, &'static str)>);
 
 impl Scrub {
-    pub(crate) fn of(cell: &Cell, spec: &Spec) -> Self {
+    /// `spec` once it is known.
+    pub(crate) fn of(cell: &Cell, spec: Option<&Spec>) -> Self {
         let catalog = format!("127.0.0.1:{}", cell.catalog_port);
         let storage = format!("127.0.0.1:{}", cell.storage_port);
-        Scrub(vec![
-            (format!("http://{storage}/{}/{}", spec.bucket, spec.prefix), "<warehouse>/"),
-            (format!("s3://{}/{}", spec.bucket, spec.prefix), "<warehouse>/"),
+        let mut words: Vec<(String, &'static str)> = Vec::new();
+        if let Some(Spec { bucket, prefix, .. }) = spec {
+            words.push((format!("http://{storage}/{bucket}/{prefix}"), "<warehouse>/"));
+            words.push((format!("s3://{bucket}/{prefix}"), "<warehouse>/"));
+        }
+        words.extend([
             (format!("http://{storage}"), "<store>"),
             (format!("http://{catalog}"), "<catalog>"),
             (storage, "<store>"),
             (catalog, "<catalog>"),
-            (spec.secret_access_key.clone(), "<secret>"),
-            (spec.access_key_id.clone(), "<key>"),
-            (spec.bearer.clone(), "<token>"),
+            (cell.keys.secret_access_key.clone(), "<secret>"),
+            (cell.keys.access_key_id.clone(), "<key>"),
+            (cell.keys.bearer.clone(), "<token>"),
             (cell.directory.clone(), "<spill>"),
-        ])
+        ]);
+        Scrub(words)
     }
 
     /// The text without what must not be shown, cut to a bearable length.
@@ -303,20 +308,7 @@ pub(crate) fn unable_to_begin(detail: &str) -> Failure {
     failure
 }
 
-/// The failure of a worker's start.
-pub(crate) fn at_start(error: &Error, scrub: &Scrub) -> Failure {
-    let text = &error.0;
-    let (code, message) = if text.contains("404") {
-        (Code::UnknownWarehouse, "This workspace has no warehouse in the catalog.")
-    } else if text.contains("HTTP") || text.contains("connect") || text.contains("_50") {
-        (Code::CatalogUnavailable, "The catalog does not answer. Try again in a moment.")
-    } else {
-        (Code::EngineUnavailable, "An engine could not be prepared.")
-    };
-    Failure { code, message: message.to_owned(), position: None, worn: true, detail: scrub.clean(text) }
-}
-
-/// The failure of a worker that is not as locked down as it must be.
+/// The failure of a worker that does not become what it must be.
 pub(crate) fn self_test(what: &str) -> Failure {
     Failure {
         code: Code::EngineUnavailable,

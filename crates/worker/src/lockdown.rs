@@ -9,18 +9,11 @@ use crate::fault;
 use crate::session::{place, quoted};
 use crate::sys::duckdb::Connection;
 
-/// For which places DuckDB has the storage door's address and a key; elsewhere it has neither.
-pub(crate) fn scope(spec: &Spec) -> String {
-    place(spec)
-}
-
 /// In this order; after the last nothing can be set.
 pub(crate) fn settings(spec: &Spec) -> Vec<String> {
     vec![
         format!("SET GLOBAL allowed_directories = [{}]", quoted(&place(spec))),
         "SET GLOBAL enable_external_access = false".to_owned(),
-        "SET GLOBAL allowed_configs = ['timezone', 'enable_progress_bar', 'enable_progress_bar_print']"
-            .to_owned(),
         // Last: nothing can be set after it.
         "SET GLOBAL lock_configuration = true".to_owned(),
     ]
@@ -61,17 +54,7 @@ mod tests {
     #[test]
     fn the_place_beside_is_outside_with_a_prefix_and_with_a_bucket_of_its_own() {
         for prefix in ["", "w_a/", "x/w_a/"] {
-            let text = |text: &str| text.to_owned();
-            let spec = Spec {
-                role: Role::Reader,
-                warehouse: text("w_a"),
-                bearer: text("b"),
-                access_key_id: text("k"),
-                secret_access_key: text("s"),
-                bucket: text("lakehouse"),
-                prefix: text(prefix),
-                default_schema: text("datasets"),
-            };
+            let spec = Spec { role: Role::Reader, bucket: "lakehouse".to_owned(), prefix: prefix.to_owned() };
             assert!(!beside(&spec).starts_with(&place(&spec)), "{}", beside(&spec));
         }
     }

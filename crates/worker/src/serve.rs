@@ -23,6 +23,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
+use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -49,9 +50,13 @@ type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
 #[error("the statement broke off")]
 struct Broken;
 
+/// What it is served on. Starts no thread.
+pub(crate) fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
 /// Serves until the process ends.
-pub(crate) fn forever(session: Session, listener: UnixListener) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+pub(crate) fn forever(runtime: &Runtime, session: Session, listener: UnixListener) -> std::io::Result<()> {
     runtime.block_on(async move {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;

@@ -1,7 +1,8 @@
 //! From a confined process to an engine with one warehouse attached.
 //!
 //! Given a [`Cell`], a [`Spec`] and DuckDB as the template left it, hands on a [`Session`] that is attached, locked down and
-//! tested. What needs the `Cell` alone is done first, so that a spare can wait with it done.
+//! tested. What needs the `Cell` alone is done first, so that a spare can wait with it done: also ATTACH, since it is the catalog
+//! door that says what is attached.
 //! Never uses the template's connection: its children would all draw the same random numbers.
 
 use std::io;
@@ -11,21 +12,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duck_contract::Role;
-use duck_contract::worker::{Cell, Failure, SandboxLevel, Spec};
+use duck_contract::worker::{CATALOG, Cell, Failure, SandboxLevel, Spec};
 
 use crate::calls;
 use crate::fault;
 use crate::lockdown;
-use crate::policy::{CATALOG, Policy};
+use crate::policy::Policy;
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
 use crate::template::Template;
 
-/// An engine that is confined and does not yet know its warehouse.
+/// An engine that is confined and attached, and does not yet know its warehouse.
 pub(crate) struct Embryo {
     template: Template,
     connection: Connection,
+    /// For the first statement.
+    ahead: Connection,
     cell: Cell,
-    level: SandboxLevel,
 }
 
 /// A worker's DuckDB, ready for statements.
@@ -44,7 +46,7 @@ impl Session {
     /// A new connection, standing in the warehouse's default schema.
     pub(crate) fn connect(&self, watched: bool) -> Result<Connection, Error> {
         let ahead = self.ahead().take();
-        let connection = ahead.map_or_else(|| self.fresh(), Ok)?;
+        let connection = ahead.map_or_else(|| fresh(&self.database), Ok)?;
         if watched {
             // Both are the connection's own: there is no GLOBAL form.
             connection.run("SET enable_progress_bar = true")?;
@@ -59,15 +61,9 @@ impl Session {
             return;
         }
         // Whoever needs it tries again, and is told.
-        if let Ok(connection) = self.fresh() {
+        if let Ok(connection) = fresh(&self.database) {
             *self.ahead() = Some(connection);
         }
-    }
-
-    fn fresh(&self) -> Result<Connection, Error> {
-        let connection = self.database.connect()?;
-        connection.run("USE lake")?;
-        Ok(connection)
     }
 
     fn ahead(&self) -> MutexGuard<'_, Option<Connection>> {
@@ -85,46 +81,57 @@ impl Session {
     }
 }
 
+/// A connection that stands in the warehouse's default schema.
+fn fresh(database: &Database) -> Result<Connection, Error> {
+    let connection = database.connect()?;
+    connection.run(&format!("USE {CATALOG}"))?;
+    Ok(connection)
+}
+
 /// Everything that does not depend on the warehouse, so that a spare has it behind it.
 pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Result<Embryo, Failure> {
-    let failed = |e: Error| fault::self_test(&e.0);
+    let scrub = fault::Scrub::of(&cell, None);
+    let failed = |e: Error| fault::self_test(&scrub.clean(&e.0));
     let connection = template.database.connect().map_err(failed)?;
-    for setting in settings(&cell) {
-        connection.run(&setting).map_err(failed)?;
+    let secrets = [storage_secret(&cell), catalog_secret(&cell)];
+    for sql in settings(&cell).iter().chain(&secrets).chain([&attach(&cell, Role::Reader)]) {
+        connection.run(sql).map_err(failed)?;
     }
+    connection.run(&format!("USE {CATALOG}")).map_err(failed)?;
+    let ahead = fresh(&template.database).map_err(failed)?;
     test_cell(&cell, level)?;
-    Ok(Embryo { template, connection, cell, level })
+    if level.seccomp {
+        test_closed_files(&connection, &cell)?;
+    }
+    Ok(Embryo { template, connection, ahead, cell })
 }
 
 impl Embryo {
-    /// Secret, ATTACH, lockdown, self-test.
-    pub(crate) fn attach(self, spec: &Spec) -> Result<Session, Failure> {
-        let Embryo { template: Template { database, threads, names }, connection, cell, level } = self;
-        let scrub = fault::Scrub::of(&cell, spec);
-        let run = |sql: &str| connection.run(sql).map_err(|e| fault::at_start(&e, &scrub));
-        run(&storage_secret(&cell, spec))?;
-        run(&catalog_secret(&cell, spec))?;
-        run(&attach(spec))?;
+    /// Lockdown, self-test.
+    pub(crate) fn assign(self, spec: &Spec) -> Result<Session, Failure> {
+        let Embryo { template: Template { database, threads, names, .. }, connection, ahead, cell } = self;
+        let scrub = fault::Scrub::of(&cell, Some(spec));
+        let run = |sql: &str| connection.run(sql).map_err(|e| fault::self_test(&scrub.clean(&e.0)));
+        let mut ahead = Some(ahead);
+        if spec.role == Role::Writer {
+            // What was attached ahead can only be read.
+            ahead = None;
+            run("USE memory.main")?;
+            run(&format!("DETACH {CATALOG}"))?;
+            run(&attach(&cell, spec.role))?;
+            run(&format!("USE {CATALOG}"))?;
+        }
         // Without the database that every engine begins with there is no place but the warehouse where a statement could leave
         // something for the next: table, view, type, macro, sequence.
-        run("USE lake")?;
         run("DETACH memory")?;
         for setting in lockdown::settings(spec) {
             run(&setting)?;
         }
         lockdown::test(&connection, &cell, spec)?;
-        if level.seccomp {
-            test_closed_files(&connection, &cell)?;
-        }
         drop(connection);
-        let policy = Policy::new(names, place(spec), spec.role, spec.default_schema.clone());
-        Ok(Session {
-            database,
-            ahead: Mutex::default(),
-            threads: threads.min(cell.threads).max(1),
-            policy,
-            scrub,
-        })
+        let policy = Policy::new(names, place(spec), spec.role, cell.default_schema.clone());
+        let threads = threads.min(cell.threads).max(1);
+        Ok(Session { database, ahead: Mutex::new(ahead), threads, policy, scrub })
     }
 }
 
@@ -138,38 +145,36 @@ fn settings(cell: &Cell) -> Vec<String> {
     ]
 }
 
-fn storage_secret(cell: &Cell, spec: &Spec) -> String {
+fn storage_secret(cell: &Cell) -> String {
     format!(
         "CREATE SECRET storage (TYPE s3, KEY_ID {}, SECRET {}, ENDPOINT '127.0.0.1:{}', URL_STYLE 'path', USE_SSL false, \
-         REGION 'us-east-1', SCOPE {})",
-        quoted(&spec.access_key_id),
-        quoted(&spec.secret_access_key),
+         REGION 'us-east-1')",
+        quoted(&cell.keys.access_key_id),
+        quoted(&cell.keys.secret_access_key),
         cell.storage_port,
-        quoted(&lockdown::scope(spec)),
     )
 }
 
 /// A secret, because what ATTACH is told can be read in `duckdb_databases()`; without a name, because that is told as well.
-fn catalog_secret(cell: &Cell, spec: &Spec) -> String {
+fn catalog_secret(cell: &Cell) -> String {
     format!(
         "CREATE SECRET (TYPE iceberg, TOKEN {}, ENDPOINT 'http://127.0.0.1:{}')",
-        quoted(&spec.bearer),
+        quoted(&cell.keys.bearer),
         cell.catalog_port,
     )
 }
 
-fn attach(spec: &Spec) -> String {
+fn attach(cell: &Cell, role: Role) -> String {
     // READ_ONLY is said because a name that looks like a URL would attach read-only by itself; the delegation mode because
     // leaving it out means vended credentials, which would shadow the secret above.
-    let read_only = match spec.role {
+    let read_only = match role {
         Role::Reader => "true",
         Role::Writer => "false",
     };
     format!(
-        "ATTACH {} AS {CATALOG} (TYPE iceberg, ACCESS_DELEGATION_MODE 'none', \
+        "ATTACH '{CATALOG}' AS {CATALOG} (TYPE iceberg, ACCESS_DELEGATION_MODE 'none', \
          SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
-        quoted(&spec.warehouse),
-        quoted(&spec.default_schema),
+        quoted(&cell.default_schema),
     )
 }
 

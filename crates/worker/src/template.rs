@@ -18,7 +18,7 @@ const EXTENSIONS: [&str; 3] = ["avro", "httpfs", "iceberg"];
 const SUMS: &str = include_str!("../../../scripts/duckdb-1.5.5-linux_amd64.sha256");
 
 /// The same for every worker. GLOBAL: a plain SET is seen by its own connection only.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
     // First: it cannot be changed once the secret manager was used.
     "SET GLOBAL allow_persistent_secrets = false",
     "SET GLOBAL errors_as_json = true",
@@ -28,6 +28,8 @@ const SETTINGS: [&str; 6] = [
     "SET GLOBAL http_retries = 1",
     // Gives parts of 8 MB instead of 80.
     "SET GLOBAL s3_uploader_max_filesize = '80GB'",
+    // What a statement may set once a worker has locked the rest.
+    "SET GLOBAL allowed_configs = ['timezone', 'enable_progress_bar', 'enable_progress_bar_print']",
 ];
 
 /// A warm engine.
@@ -37,6 +39,8 @@ pub(crate) struct Template {
     pub(crate) threads: u32,
     /// What it knows by name.
     pub(crate) names: Names,
+    /// How much of DuckDB's code its children share in large pages.
+    pub(crate) code_bytes: u64,
 }
 
 /// Why there is no template.
@@ -79,7 +83,7 @@ pub(crate) fn open(directory: &Path, threads: u32) -> Result<Template, TemplateE
     }
     let names = Names::of(&connection).map_err(TemplateError::DuckDb)?;
     drop(connection);
-    Ok(Template { database, threads, names })
+    Ok(Template { database, threads, names, code_bytes: 0 })
 }
 
 fn verify(file: &Path) -> Result<(), TemplateError> {

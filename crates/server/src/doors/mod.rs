@@ -1,7 +1,7 @@
 //! What an engine may reach: two doors on loopback that see every byte.
 //!
-//! Given a [`Pass`] (a worker's credentials, dead when the pass is dropped), a door knows which worker is calling, hence
-//! which warehouse and which role, and hands on to the real store or catalog only what that worker may do there. Never
+//! Given a [`Pass`] (a worker's credentials: of no use until it is told for whom they are, dead when it is dropped), a door knows which
+//! worker is calling, hence which warehouse and which role, and hands on to the real store or catalog only what that worker may do there. Never
 //! listens on anything but 127.0.0.1, and never shows a worker a credential of ours.
 
 pub mod catalog;
@@ -10,8 +10,9 @@ pub mod storage;
 mod traffic;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use duck_contract::worker::Keys;
 use duck_contract::{Code, Role};
 use uuid::Uuid;
 
@@ -62,57 +63,80 @@ pub struct Passes(Arc<RwLock<Issued>>);
 #[derive(Default)]
 struct Issued {
     by_key_id: HashMap<String, (String, Arc<Visitor>)>,
-    by_bearer: HashMap<String, Arc<Visitor>>,
+    /// None, for whom nobody has said yet.
+    by_bearer: HashMap<String, Option<Arc<Visitor>>>,
 }
 
 /// One worker's credentials for both doors. They die with it.
 pub struct Pass {
-    /// Key id for the storage door.
-    pub access_key_id: String,
-    /// Its secret.
-    pub secret_access_key: String,
-    /// Bearer token for the catalog door.
-    pub bearer: String,
-    pub(crate) visitor: Arc<Visitor>,
+    /// What the worker is told.
+    pub keys: Keys,
     passes: Passes,
 }
 
 impl Passes {
-    /// Credentials for a new worker. Both are random (122 bits each) and never repeat.
-    pub fn issue(&self, visitor: Visitor) -> Pass {
-        let visitor = Arc::new(visitor);
-        let pass = Pass {
+    /// Credentials for a new worker, random (122 bits each), which never repeat. As long as nobody has said for which warehouse they
+    /// are, the catalog door answers what is the same for all, and nothing else is open to them.
+    pub fn issue(&self) -> Pass {
+        let keys = Keys {
             access_key_id: format!("DUCK{}", Uuid::new_v4().simple()).to_uppercase(),
             secret_access_key: Uuid::new_v4().simple().to_string(),
             bearer: Uuid::new_v4().simple().to_string(),
-            visitor: visitor.clone(),
-            passes: self.clone(),
         };
-        let mut issued = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        issued
-            .by_key_id
-            .insert(pass.access_key_id.clone(), (pass.secret_access_key.clone(), visitor.clone()));
-        issued.by_bearer.insert(pass.bearer.clone(), visitor);
-        drop(issued);
-        pass
+        self.write().by_bearer.insert(keys.bearer.clone(), None);
+        Pass { keys, passes: self.clone() }
     }
 
     /// The secret and the visitor behind a storage key id.
     pub fn by_key_id(&self, id: &str) -> Option<(String, Arc<Visitor>)> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).by_key_id.get(id).cloned()
+        self.read().by_key_id.get(id).cloned()
     }
 
-    /// The visitor behind a catalog bearer token.
-    pub fn by_bearer(&self, bearer: &str) -> Option<Arc<Visitor>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).by_bearer.get(bearer).cloned()
+    /// The visitor behind a catalog bearer token; where nobody has said for whom that is, a worker of ours without a warehouse.
+    pub fn by_bearer(&self, bearer: &str) -> Option<Option<Arc<Visitor>>> {
+        self.read().by_bearer.get(bearer).cloned()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Issued> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Issued> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pass {
+    /// Says for whom it is, once and for all: that takes the pass.
+    pub fn bind(self, visitor: Visitor) -> BoundPass {
+        let (keys, visitor) = (&self.keys, Arc::new(visitor));
+        let mut issued = self.passes.write();
+        let known = (keys.secret_access_key.clone(), visitor.clone());
+        issued.by_key_id.insert(keys.access_key_id.clone(), known);
+        issued.by_bearer.insert(keys.bearer.clone(), Some(visitor.clone()));
+        drop(issued);
+        BoundPass { pass: self, visitor }
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let mut issued = self.passes.0.write().unwrap_or_else(PoisonError::into_inner);
-        issued.by_key_id.remove(&self.access_key_id);
-        issued.by_bearer.remove(&self.bearer);
+        let mut issued = self.passes.write();
+        issued.by_key_id.remove(&self.keys.access_key_id);
+        issued.by_bearer.remove(&self.keys.bearer);
+    }
+}
+
+/// The credentials of a worker that has a warehouse.
+pub struct BoundPass {
+    pass: Pass,
+    pub(crate) visitor: Arc<Visitor>,
+}
+
+impl BoundPass {
+    /// What the worker was told.
+    pub fn keys(&self) -> &Keys {
+        &self.pass.keys
     }
 }
 
@@ -136,13 +160,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_dies_with_its_worker() {
+    fn a_pass_opens_nothing_before_it_is_bound_and_dies_with_its_worker() {
         let passes = Passes::default();
+        let pass = passes.issue();
+        let Keys { access_key_id: id, bearer, .. } = pass.keys.clone();
+        assert!(passes.by_key_id(&id).is_none() && matches!(passes.by_bearer(&bearer), Some(None)));
         let place = Place { bucket: "lakehouse".into(), prefix: "w_a/".into() };
-        let pass = passes.issue(Visitor::new("w_a", place, Role::Reader));
-        let (id, bearer) = (pass.access_key_id.clone(), pass.bearer.clone());
-        assert!(passes.by_key_id(&id).is_some() && passes.by_bearer(&bearer).is_some());
-        drop(pass);
+        let bound = pass.bind(Visitor::new("w_a", place, Role::Reader));
+        assert!(passes.by_key_id(&id).is_some() && matches!(passes.by_bearer(&bearer), Some(Some(_))));
+        drop(bound);
         assert!(passes.by_key_id(&id).is_none() && passes.by_bearer(&bearer).is_none());
+        let bearer = passes.issue().keys.bearer.clone();
+        assert!(passes.by_bearer(&bearer).is_none(), "nor does one live that was never bound");
     }
 }

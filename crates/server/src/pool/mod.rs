@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duck_contract::worker::{Cell, Spec};
+use duck_contract::worker::{Cell, Keys, Spec};
 use duck_contract::{Code, Role};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -42,6 +42,8 @@ use crate::limits::Turn;
 
 /// How often idle and outgrown workers are looked for.
 const ROUND: Duration = Duration::from_millis(100);
+/// So many rounds apart even those are looked at that have long been idle.
+const ROUNDS_APART: usize = 10;
 /// How long a burst is told what the last start has failed of, so that it does not hammer a broken catalog.
 const GRUDGE: Duration = Duration::from_secs(1);
 /// To see the process of an evicted worker end before another takes its place.
@@ -142,10 +144,10 @@ impl Pool {
         let rounds = Arc::downgrade(&pool.0);
         tokio::spawn(async move {
             let mut tick = tokio::time::interval(ROUND);
-            loop {
+            for whole in (0..ROUNDS_APART).map(|round| round == 0).cycle() {
                 tick.tick().await;
                 let Some(inner) = rounds.upgrade() else { return };
-                inner.round().await;
+                inner.round(whole).await;
             }
         });
         Ok(pool)
@@ -345,7 +347,7 @@ impl Inner {
         Ok(worker)
     }
 
-    /// Tells a process which warehouse it is for, with credentials of its own.
+    /// Tells a process which warehouse it is for, and the doors.
     async fn attach(
         &self,
         spare: worker::Spare,
@@ -354,30 +356,20 @@ impl Inner {
         role: Role,
         place: Place,
     ) -> Result<Worker, Fault> {
-        let warehouse = warehouse.to_owned();
-        let visitor = Visitor::new(warehouse.clone(), place.clone(), role);
-        let pass = self.forge.passes.issue(visitor);
-        let spec = Spec {
-            role,
-            warehouse,
-            bearer: pass.bearer.clone(),
-            access_key_id: pass.access_key_id.clone(),
-            secret_access_key: pass.secret_access_key.clone(),
-            bucket: place.bucket,
-            prefix: place.prefix,
-            default_schema: self.forge.default_schema.clone(),
-        };
-        spare.become_worker(cell, &spec, pass, self.start_ms_max).await
+        let spec = Spec { role, bucket: place.bucket.clone(), prefix: place.prefix.clone() };
+        let visitor = Visitor::new(warehouse, place, role);
+        spare.become_worker(cell, &spec, visitor, self.start_ms_max).await
     }
 
     async fn bear(&self, cell: Cell) -> std::io::Result<worker::Spare> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        worker::Spare::bear(id, &self.nursery, &self.forge.runtime, cell).await
+        let pass = self.forge.passes.issue();
+        worker::Spare::bear(id, &self.nursery, &self.forge.runtime, cell, pass).await
     }
 
-    /// What a worker with this allowance is confined to; its directory is not known yet.
+    /// What a worker with this allowance is confined to; its directory and its keys are not known yet.
     fn cell(&self, allowance: Allowance) -> Cell {
-        let Forge { ports, settings, http_timeout_s, .. } = &self.forge;
+        let Forge { ports, settings, http_timeout_s, default_schema, .. } = &self.forge;
         Cell {
             directory: String::new(),
             catalog_port: ports.catalog,
@@ -390,6 +382,8 @@ impl Inner {
             http_timeout_s: *http_timeout_s,
             uid: rustix::process::geteuid().is_root().then_some(settings.uid),
             sandbox: settings.sandbox,
+            default_schema: default_schema.clone(),
+            keys: Keys::default(),
         }
     }
 
@@ -409,15 +403,20 @@ impl Inner {
         }
     }
 
-    /// Ends what is idle or old or has kept too much, kills what has outgrown its limit.
-    async fn round(&self) {
+    /// Ends what is idle or old or has kept too much, kills what has outgrown its limit. What has been idle for a while is looked at in a
+    /// `whole` round only.
+    async fn round(&self, whole: bool) {
         let now = Instant::now();
         let mut ended = self.state().expire(now);
         let ready = self.state().ready(now);
-        for (key, id, worker, works) in ready {
-            if works {
+        for (key, id, worker, idle) in ready {
+            let Some(idle) = idle else {
                 worker.kill_if_outgrown();
-            } else if worker.memory_bytes().is_some_and(|bytes| bytes > self.idle_bytes_max) {
+                continue;
+            };
+            if (whole || idle < 2 * ROUND)
+                && worker.memory_bytes().is_some_and(|bytes| bytes > self.idle_bytes_max)
+            {
                 // It may have been leased in between; then it is out of the pool, and ends after that.
                 ended.extend(self.state().retire(&key, id));
             }

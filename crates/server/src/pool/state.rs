@@ -283,12 +283,15 @@ impl<K: Clone + Eq + Hash, W: Clone, S: Clone, F: Clone> State<K, W, S, F> {
         keys.iter().filter_map(|key| self.take(key)).collect()
     }
 
-    /// The workers in the pool; whether each works.
-    pub(crate) fn ready(&self, now: Instant) -> Vec<(K, u64, W, bool)> {
+    /// The workers in the pool; for how long each has been idle, if it does not work.
+    pub(crate) fn ready(&self, now: Instant) -> Vec<(K, u64, W, Option<Duration>)> {
         let entries = self.entries.iter();
         entries
             .filter_map(|(key, entry)| match entry {
-                Entry::Ready(ready) => Some((key.clone(), ready.id, ready.worker.clone(), ready.works(now))),
+                Entry::Ready(ready) => {
+                    let idle = (!ready.works(now)).then(|| now.duration_since(ready.used));
+                    Some((key.clone(), ready.id, ready.worker.clone(), idle))
+                }
                 Entry::Starting { .. } => None,
             })
             .collect()

@@ -10,12 +10,13 @@ fn kibibytes(status: &str, name: &str) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// The memory that a process alone uses, bytes.
-pub(super) fn memory_bytes(status: &str) -> Option<u64> {
-    let number = |name: &str| kibibytes(status, name);
+/// The memory that a process alone uses, bytes. `code_bytes` of what is counted as shared memory are the same pages in all workers.
+pub(super) fn memory_bytes(status: &str, code_bytes: u64) -> Option<u64> {
     // Where there are none a kernel may leave a line out; without the first, this is a process that has ended.
-    let pages = number("RssAnon:")? + number("RssShmem:").unwrap_or(0) + number("VmPTE:").unwrap_or(0);
-    Some((pages << 10) + number("Threads:").unwrap_or(0) * THREAD_BYTES)
+    let number = |name: &str| kibibytes(status, name).unwrap_or(0);
+    let anonymous = kibibytes(status, "RssAnon:")?;
+    let shared = (number("RssShmem:") << 10).saturating_sub(code_bytes);
+    Some(((anonymous + number("VmPTE:")) << 10) + shared + number("Threads:") * THREAD_BYTES)
 }
 
 /// The most memory that it ever had, bytes: `VmHWM` of its `status`.
@@ -38,9 +39,12 @@ mod tests {
     #[test]
     fn memory_is_what_a_worker_alone_makes_the_machine_hold() {
         let status = "Name:\tduck-worker\nVmPTE:\t     400 kB\nRssAnon:\t    1000 kB\nRssFile:\t   90000 kB\nRssShmem:\t      24 kB\nThreads:\t3\n";
-        assert_eq!(memory_bytes(status), Some((1_424 << 10) + 3 * THREAD_BYTES));
-        assert_eq!(memory_bytes("RssAnon:\t       8 kB\n"), Some(8 << 10));
-        assert_eq!(memory_bytes("Name:\tduck-worker\nState:\tZ (zombie)\n"), None);
+        assert_eq!(memory_bytes(status, 0), Some((1_424 << 10) + 3 * THREAD_BYTES));
+        for (code, left) in [(4 << 10, 20), (24 << 10, 0), (9 << 20, 0)] {
+            assert_eq!(memory_bytes(status, code), Some(((1_400 + left) << 10) + 3 * THREAD_BYTES));
+        }
+        assert_eq!(memory_bytes("RssAnon:\t       8 kB\n", 0), Some(8 << 10));
+        assert_eq!(memory_bytes("Name:\tduck-worker\nState:\tZ (zombie)\n", 0), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::nursery::{Birth, Nursery};
 use super::usage::{self, memory_bytes};
-use crate::doors::{Errand, OnErrand, Pass};
+use crate::doors::{BoundPass, Errand, OnErrand, Pass, Visitor};
 use crate::fault::Fault;
 
 /// What a worker may say before it ends; the rest is dropped.
@@ -71,6 +71,7 @@ pub(super) struct Spare {
     control: UnixStream,
     listening: JoinHandle<()>,
     said: Arc<Mutex<Vec<u8>>>,
+    pass: Pass,
 }
 
 /// A worker that has reported ready.
@@ -85,9 +86,10 @@ pub(crate) struct Worker {
     said: Arc<Mutex<Vec<u8>>>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     end: Arc<End>,
+    code_bytes: u64,
     memory_bytes_max: u64,
     spill_bytes_max: u64,
-    pass: Pass,
+    pass: BoundPass,
 }
 
 /// How a worker came to its end.
@@ -160,15 +162,16 @@ impl Drop for Home {
 }
 
 impl Spare {
-    /// A new process in a home of its own. `cell` lacks its `directory`. Does not wait until it is confined.
+    /// A new process in a home of its own. `cell` lacks its `directory` and its `keys`. Does not wait until it is confined.
     pub(super) async fn bear(
         id: u64,
         nursery: &Nursery,
         runtime: &Path,
         mut cell: Cell,
+        pass: Pass,
     ) -> io::Result<Spare> {
         let home = Home::make(runtime, id, cell.uid)?;
-        cell.directory = home.directory.to_string_lossy().into_owned();
+        (cell.directory, cell.keys) = (home.directory.to_string_lossy().into_owned(), pass.keys.clone());
         let listener = UnixListener::bind(&home.socket)?;
         let (mut control, theirs) = UnixStream::pair()?;
         let (their_stderr, stderr) = stderr_pipe()?;
@@ -178,7 +181,7 @@ impl Spare {
         let said = Arc::new(Mutex::new(Vec::new()));
         let listening = tokio::spawn(listen(stderr, said.clone()));
         tell(&mut control, &cell).await?;
-        Ok(Spare { id, process, home, control, listening, said })
+        Ok(Spare { id, process, home, control, listening, said, pass })
     }
 
     /// Whether its process still lives, as far as can be seen without waiting.
@@ -192,11 +195,13 @@ impl Spare {
         mut self,
         cell: &Cell,
         spec: &Spec,
-        pass: Pass,
+        visitor: Visitor,
         report_ms_max: u64,
     ) -> Result<Worker, Fault> {
         let unable =
             |e: io::Error| Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e);
+        // Before it can ask for anything of the warehouse.
+        let pass = self.pass.bind(visitor);
         let exchange = async {
             tell(&mut self.control, spec).await?;
             report(&mut self.control).await
@@ -205,13 +210,16 @@ impl Spare {
             .await
             .map_err(|_| unable(io::Error::other("no report in time")))?
             .map_err(|e| unable(io::Error::other(format!("{e}: {}", last_words(&self.said)))))?;
-        match report {
-            Report::Ready { sandbox } => tracing::debug!(worker = self.id, ?sandbox, "confined"),
+        let code_bytes = match report {
+            Report::Ready { sandbox, code_bytes } => {
+                tracing::debug!(worker = self.id, ?sandbox, code_bytes, "confined");
+                code_bytes
+            }
             Report::Failed(failure) => {
                 return Err(Fault::new(failure.code, failure.message).because(failure.detail));
             }
-        }
-        let Spare { id, process, home, control, listening, said } = self;
+        };
+        let Spare { id, process, home, control, listening, said, .. } = self;
         let end = Arc::<End>::default();
         let (directory, socket) = (home.directory.clone(), home.socket.clone());
         tokio::spawn(watch(control, listening, home, end.clone()));
@@ -224,6 +232,7 @@ impl Spare {
             said,
             idle: Mutex::default(),
             end,
+            code_bytes,
             memory_bytes_max: cell.memory_bytes_max,
             spill_bytes_max: cell.spill_bytes_max,
             pass,
@@ -287,10 +296,10 @@ impl Worker {
         last_words(&self.said)
     }
 
-    /// The memory that it alone uses, bytes: its resident pages less what is shared with files, and what the kernel keeps for
+    /// The memory that it alone uses, bytes: its resident pages less what is shared with files and with all workers, and what the kernel keeps for
     /// it that grows without them: page tables and threads.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
-        memory_bytes(&fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?)
+        memory_bytes(&fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?, self.code_bytes)
     }
 
     /// The processor time that it has used so far, milliseconds in steps of ten.

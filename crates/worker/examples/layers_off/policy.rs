@@ -5,7 +5,7 @@ mod real;
 
 use duck_contract::worker::{Failure, Intent, Statement, TextLimits};
 use duck_contract::{Params, Role};
-pub(crate) use real::{CATALOG, Names};
+pub(crate) use real::Names;
 
 use crate::layers::{Layer, is_off};
 use crate::sys::duckdb::Kind;

@@ -28,7 +28,12 @@ enum Order {
     Die(String),
 }
 
-pub(crate) fn forever(session: Session, listener: UnixListener) -> io::Result<()> {
+/// It needs none.
+pub(crate) fn runtime() -> io::Result<()> {
+    Ok(())
+}
+
+pub(crate) fn forever(_: &(), session: Session, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         let _ = answer(&session, &stream);

@@ -25,7 +25,7 @@ pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Re
 }
 
 impl Embryo {
-    pub(crate) fn attach(self, spec: &Spec) -> Result<Session, Failure> {
-        Ok(Session { _real: self.real.attach(spec)?, cell: self.cell, spec: spec.clone() })
+    pub(crate) fn assign(self, spec: &Spec) -> Result<Session, Failure> {
+        Ok(Session { _real: self.real.assign(spec)?, cell: self.cell, spec: spec.clone() })
     }
 }

@@ -8,9 +8,8 @@ use std::collections::{HashMap, HashSet};
 
 use duck_contract::Code;
 use duck_contract::query::ChangeKind;
-use duck_contract::worker::{Failure, Intent, Target};
+use duck_contract::worker::{CATALOG, Failure, Intent, Target};
 
-use super::CATALOG;
 use super::text::{Token, Tokens, unquoted};
 use crate::fault;
 

@@ -24,9 +24,6 @@ use crate::sys::duckdb::Kind;
 use scan::Rules;
 use text::{Token, unquoted};
 
-/// The name under which every warehouse is attached.
-pub(crate) const CATALOG: &str = "lake";
-
 /// What a worker knows of what it may run.
 pub(crate) struct Policy {
     names: Names,

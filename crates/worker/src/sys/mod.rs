@@ -2,6 +2,7 @@
 //! why it is sound; everything above is safe code.
 #![allow(unsafe_code)]
 
+pub(crate) mod code;
 pub(crate) mod doors;
 pub(crate) mod duckdb;
 pub(crate) mod process;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use duck_contract::Role;
 use duck_contract::query::ChangeKind;
+use duck_contract::worker::CATALOG;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
@@ -60,22 +61,28 @@ impl Door {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let visitor =
-            self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()))?;
-        visitor.asked_catalog();
+        let worker =
+            self.worker(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()))?;
         let asked = routes::asked(&head.method, &head.uri);
-        let (prefix, segments, path) = match asked.map_err(|reply| refused("no such route", reply))? {
-            Asked::Config(warehouse) => return self.config(&visitor, warehouse.as_deref()).await,
-            Asked::Below { prefix, segments, path } => (prefix, segments, path),
+        let (prefix, segments, rest) = match asked.map_err(|reply| refused("no such route", reply))? {
+            Asked::Config(warehouse) => return config(warehouse.as_deref()),
+            Asked::Below { prefix, segments, rest } => (prefix, segments, rest),
         };
-        if *self.upstream.prefix_of(&visitor.warehouse).await? != *prefix {
-            tracing::warn!(warehouse = visitor.warehouse, "a worker asked for another warehouse's prefix");
+        if prefix != CATALOG {
+            let warehouse = worker.as_ref().map(|visitor| visitor.warehouse.as_str());
+            tracing::warn!(warehouse, "a worker asked for another warehouse's prefix");
             return Err(Reply::forbidden("this is not the warehouse that is attached"));
         }
+        let no_warehouse = || refused("no warehouse yet", Reply::forbidden("there is no warehouse yet"));
+        let visitor = worker.ok_or_else(no_warehouse)?;
+        visitor.asked_catalog();
+        // Which warehouse that is, no worker says.
+        let prefix = self.upstream.prefix_of(&visitor.warehouse).await?;
+        let path = format!("/v1/{prefix}{rest}");
         let route = routes::route(&head.method, &segments);
         let route = route.ok_or_else(|| refused("no such route", routes::not_served()))?;
         if !route.needs_writer() {
-            let reply = self.read(&visitor, route, head.method, path).await?;
+            let reply = self.read(&visitor, route, head.method, &path).await?;
             if let (Route::LoadTable, Some(table)) = (route, table_of(&segments)) {
                 loaded(&visitor, &table, &reply);
             }
@@ -94,25 +101,13 @@ impl Door {
             tracing::info!(warehouse = visitor.warehouse, ?route, refused = %fault, "change refused");
             Reply::forbidden(&fault.sentence)
         })?;
-        let change = Change::new(route, head.method, prefix, path, &reading, body);
+        let change = Change::new(route, head.method, &prefix, &path, &reading, body);
         self.change(visitor, errand, reading.effects, change).await
     }
 
-    fn visitor(&self, headers: &HeaderMap) -> Option<Arc<Visitor>> {
+    fn worker(&self, headers: &HeaderMap) -> Option<Option<Arc<Visitor>>> {
         let (scheme, bearer) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| self.passes.by_bearer(bearer.trim()))?
-    }
-
-    /// The prefix and nothing else: what the catalog would add are its own address, its token endpoint and the store's.
-    async fn config(&self, visitor: &Visitor, asked: Option<&str>) -> Result<Reply, Reply> {
-        if asked != Some(visitor.warehouse.as_str()) {
-            let message = "there is no such warehouse";
-            let reply = Reply::error(StatusCode::NOT_FOUND, "NoSuchWarehouseException", message);
-            return Err(refused("another warehouse", reply));
-        }
-        let prefix = self.upstream.prefix_of(&visitor.warehouse).await?;
-        let config = serde_json::json!({ "defaults": {}, "overrides": { "prefix": &*prefix } });
-        Ok(Reply { status: StatusCode::OK, body: config.to_string().into() })
     }
 
     async fn read(
@@ -170,6 +165,18 @@ impl Door {
         });
         settled.await.unwrap_or_else(|_| Err(Reply::unknown_outcome()))
     }
+}
+
+/// The same for every worker, so that one can ask before it has a warehouse: the prefix and nothing else. What the catalog would add are
+/// its own address, its token endpoint and the store's.
+fn config(asked: Option<&str>) -> Result<Reply, Reply> {
+    if asked != Some(CATALOG) {
+        let message = "there is no such warehouse";
+        let reply = Reply::error(StatusCode::NOT_FOUND, "NoSuchWarehouseException", message);
+        return Err(refused("another warehouse", reply));
+    }
+    let config = serde_json::json!({ "defaults": {}, "overrides": { "prefix": CATALOG } });
+    Ok(Reply { status: StatusCode::OK, body: config.to_string().into() })
 }
 
 type Settled = Result<super::upstream::Answer, Unsettled>;

@@ -63,8 +63,8 @@ pub(super) enum Asked<'a> {
         prefix: &'a str,
         /// What follows it.
         segments: Vec<&'a str>,
-        /// Path and query, to be sent on unchanged.
-        path: &'a str,
+        /// Path and query behind the prefix, to be sent on unchanged.
+        rest: &'a str,
     },
 }
 
@@ -89,7 +89,8 @@ pub(super) fn asked<'a>(method: &Method, uri: &'a Uri) -> Result<Asked<'a>, Repl
                 return Err(Reply::bad_request("the request has a parameter that is not served here"));
             }
             let path = uri.path_and_query().ok_or_else(misspelled)?.as_str();
-            Ok(Asked::Below { prefix, segments: rest.to_vec(), path })
+            let behind = path.strip_prefix("/v1/").and_then(|path| path.strip_prefix(prefix));
+            Ok(Asked::Below { prefix, segments: rest.to_vec(), rest: behind.ok_or_else(misspelled)? })
         }
         _ => Err(not_served()),
     }
@@ -270,7 +271,7 @@ mod tests {
         ] {
             let uri: Uri = path.parse().unwrap();
             assert!(
-                matches!(asked(&Method::GET, &uri), Ok(Asked::Below { path: kept, .. }) if kept == path),
+                matches!(asked(&Method::GET, &uri), Ok(Asked::Below { prefix: "p", rest, .. }) if format!("/v1/p{rest}") == path),
                 "{path}"
             );
         }
@@ -282,12 +283,13 @@ mod tests {
         #[test]
         fn what_passes_has_the_prefix_where_it_says(path in "/(v1|V1|%76%31)?/(p|q|%70|\\.|%2e){0,3}/?([a-z%./2e5cf\\\\]{0,12})") {
             if let Ok(uri) = path.parse::<Uri>()
-                && let Ok(Asked::Below { prefix, .. }) = asked(&Method::GET, &uri)
+                && let Ok(Asked::Below { prefix, rest, .. }) = asked(&Method::GET, &uri)
             {
                 let whole = format!("http://h{path}");
                 let url = reqwest::Url::parse(&whole).unwrap();
                 prop_assert_eq!(url.path(), uri.path());
                 prop_assert_eq!(url.path().split('/').nth(2), Some(prefix));
+                prop_assert_eq!(format!("/v1/{prefix}{rest}"), uri.path());
             }
         }
     }

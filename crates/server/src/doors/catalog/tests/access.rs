@@ -9,8 +9,8 @@ async fn a_reader_cannot_change_anything() {
     for (method, path) in [
         (Method::POST, COMMIT),
         (Method::POST, TABLE),
-        (Method::POST, "/v1/p-a/namespaces"),
-        (Method::POST, "/v1/p-a/tables/rename"),
+        (Method::POST, "/v1/lake/namespaces"),
+        (Method::POST, "/v1/lake/tables/rename"),
         (Method::DELETE, TABLE),
     ] {
         let (status, body) = told(world.ask(&world.reader, method.clone(), path).body("{}")).await;
@@ -22,14 +22,20 @@ async fn a_reader_cannot_change_anything() {
 #[tokio::test]
 async fn a_worker_reaches_only_its_own_warehouse() {
     let world = World::plain(|_, _| say(200, "{}")).await;
-    for path in
-        ["/v1/p-b/namespaces", "/v1/p-b/namespaces/n/tables/t", "/v1/p-A/namespaces", "/v1/namespaces/n"]
-    {
+    // Not by the catalog's name for its own either: there is one name, and it is everybody's.
+    for path in [
+        "/v1/p-b/namespaces",
+        "/v1/p-b/namespaces/n/tables/t",
+        "/v1/p-a/namespaces",
+        "/v1/w_a/namespaces",
+        "/v1/Lake/namespaces",
+        "/v1/namespaces/n",
+    ] {
         assert_eq!(world.get(&world.writer, path).await.0, 403, "{path}");
     }
     assert_eq!(world.post(&world.writer, "/v1/p-b/transactions/commit", commit()).await.0, 403);
     for path in
-        ["/v1/config?warehouse=w_b", "/v1/config?warehouse=nosuch", "/v1/config", "/v1/config?warehouse="]
+        ["/v1/config?warehouse=w_a", "/v1/config?warehouse=w_b", "/v1/config", "/v1/config?warehouse="]
     {
         let (status, body) = world.get(&world.reader, path).await;
         assert_eq!((status, body.contains("p-")), (404, false), "{path}");
@@ -38,29 +44,42 @@ async fn a_worker_reaches_only_its_own_warehouse() {
 }
 
 #[tokio::test]
-async fn the_configuration_is_the_prefix_and_nothing_else() {
-    let world = World::plain(|_, _| say(200, "{}")).await;
-    let answer = world.get(&world.reader, "/v1/config?warehouse=w_a").await;
-    assert_eq!(answer, (200, r#"{"defaults":{},"overrides":{"prefix":"p-a"}}"#.into()));
+async fn a_worker_without_a_warehouse_learns_the_prefix_and_nothing_else() {
+    let mut world = World::plain(|_, _| say(200, "{}")).await;
+    let spare = world.passes.issue();
+    let ask = |method, path: &str| world.ask_as(&spare.keys.bearer, method, path);
+    let configuration = (200, r#"{"defaults":{},"overrides":{"prefix":"lake"}}"#.to_owned());
+    assert_eq!(told(ask(Method::GET, "/v1/config?warehouse=lake")).await, configuration);
+    for (method, path) in [
+        (Method::GET, "/v1/config?warehouse=w_a"),
+        (Method::GET, TABLE),
+        (Method::GET, "/v1/lake/namespaces"),
+        (Method::GET, "/v1/p-a/namespaces"),
+        (Method::POST, COMMIT),
+    ] {
+        let (status, body) = told(ask(method.clone(), path).body("{}")).await;
+        assert!(matches!(status, 403 | 404), "{method} {path}: {status} {body}");
+    }
+    assert!(world.fake.seen("GET", "").is_empty() && world.fake.seen("POST", "").is_empty());
+    // The same bearer, once it is known for whom it is.
+    let place = Place { bucket: "lake".into(), prefix: "w_a/".into() };
+    world.reader = spare.bind(Visitor::new("w_a", place, Role::Reader));
+    assert_eq!(world.get(&world.reader, "/v1/config?warehouse=lake").await, configuration);
+    assert_eq!(world.get(&world.reader, "/v1/lake/namespaces/n").await.0, 200);
+    assert_eq!(world.fake.seen("GET", "/v1/lake/namespaces/n").len(), 1);
 }
 
 #[tokio::test]
 async fn nobody_enters_without_a_pass() {
     let mut world = World::plain(|_, _| say(200, "{}")).await;
-    let old = world.reader.bearer.clone();
-    let spare = Passes::default();
-    let visitor = Visitor::new("w_a", Place { bucket: "lake".into(), prefix: "w_a/".into() }, Role::Reader);
-    // The reader's pass is dropped: its bearer must be worth nothing.
-    world.reader = spare.issue(visitor);
-    let mut dead = spare.issue(Visitor::new(
-        "w_a",
-        Place { bucket: "lake".into(), prefix: String::new() },
-        Role::Writer,
-    ));
-    dead.bearer = old;
-    for pass in [&world.reader, &dead] {
-        assert_eq!(world.get(pass, "/v1/config?warehouse=w_a").await.0, 401);
-        assert_eq!(world.get(pass, TABLE).await.0, 401);
+    let old = world.reader.keys().bearer.clone();
+    // The reader's pass is dropped: its bearer must be worth nothing. One that others have issued is not worth more.
+    let place = Place { bucket: "lake".into(), prefix: "w_a/".into() };
+    world.reader = Passes::default().issue().bind(Visitor::new("w_a", place, Role::Reader));
+    for bearer in [&world.reader.keys().bearer, &old] {
+        for path in ["/v1/config?warehouse=lake", TABLE] {
+            assert_eq!(told(world.ask_as(bearer, Method::GET, path)).await.0, 401, "{path}");
+        }
     }
 }
 
@@ -69,10 +88,10 @@ async fn routes_that_reach_further_are_not_served() {
     let world = World::plain(|_, _| say(200, "{}")).await;
     for path in [
         "/v1/oauth/tokens",
-        "/v1/p-a/namespaces/n/register",
-        "/v1/p-a/namespaces/n/views",
-        "/v1/p-a/namespaces/n/tables/t/plan",
-        "/v1/p-a/namespaces/n/tables/t/metrics",
+        "/v1/lake/namespaces/n/register",
+        "/v1/lake/namespaces/n/views",
+        "/v1/lake/namespaces/n/tables/t/plan",
+        "/v1/lake/namespaces/n/tables/t/metrics",
         "/management/v1/warehouse",
     ] {
         let (status, body) = world.post(&world.writer, path, "{}").await;
@@ -87,37 +106,37 @@ async fn routes_that_reach_further_are_not_served() {
 async fn nothing_beside_the_routes_is_reached_by_any_method() {
     let world = World::plain(|_, _| say(200, "{}")).await;
     for path in [
-        "/v1/p-a/namespaces/n/views",
-        "/v1/p-a/namespaces/n/views/v",
-        "/v1/p-a/views/rename",
-        "/v1/p-a/namespaces/n/register",
-        "/v1/p-a/namespaces/n/register-view",
-        "/v1/p-a/namespaces/n/tables/t/credentials",
-        "/v1/p-a/namespaces/n/tables/t/plan",
-        "/v1/p-a/namespaces/n/tables/t/plan/1",
-        "/v1/p-a/namespaces/n/tables/t/tasks",
-        "/v1/p-a/namespaces/n/tables/t/metrics",
-        "/v1/p-a/namespaces/n/functions",
-        "/v1/p-a/s3/sign",
-        "/v1/p-a/aws/s3/sign",
-        "/v1/p-a",
-        "/v1/p-a/",
+        "/v1/lake/namespaces/n/views",
+        "/v1/lake/namespaces/n/views/v",
+        "/v1/lake/views/rename",
+        "/v1/lake/namespaces/n/register",
+        "/v1/lake/namespaces/n/register-view",
+        "/v1/lake/namespaces/n/tables/t/credentials",
+        "/v1/lake/namespaces/n/tables/t/plan",
+        "/v1/lake/namespaces/n/tables/t/plan/1",
+        "/v1/lake/namespaces/n/tables/t/tasks",
+        "/v1/lake/namespaces/n/tables/t/metrics",
+        "/v1/lake/namespaces/n/functions",
+        "/v1/lake/s3/sign",
+        "/v1/lake/aws/s3/sign",
+        "/v1/lake",
+        "/v1/lake/",
         "/v1",
         "/",
         "/v1/oauth/tokens",
         "/v2/p-a/namespaces",
         "/V1/p-a/namespaces",
-        "/catalog/v1/p-a/namespaces",
+        "/catalog/v1/lake/namespaces",
         "/v1//p-a/namespaces",
-        "/v1/p-a/../p-b/namespaces",
-        "/v1/p-a/%2e%2e/p-b/namespaces",
-        "/v1/p-a%2F..%2Fp-b/namespaces",
+        "/v1/lake/../p-b/namespaces",
+        "/v1/lake/%2e%2e/p-b/namespaces",
+        "/v1/lake%2F..%2Fp-b/namespaces",
         "/v1/p%2Da/namespaces",
-        "/v1/p-a;x=p-b/namespaces",
+        "/v1/lake;x=p-b/namespaces",
         "/v1/p-b/namespaces/n/tables/t",
-        "/v1/p-a/namespaces?warehouse=w_b",
-        "/v1/p-a/namespaces?project-id=0",
-        "/v1/p-a/namespaces?p%61rent=n&unknown=1",
+        "/v1/lake/namespaces?warehouse=w_b",
+        "/v1/lake/namespaces?project-id=0",
+        "/v1/lake/namespaces?p%61rent=n&unknown=1",
         "/management/v1/warehouse",
         "/management/v1/project",
         "/health",
@@ -138,7 +157,7 @@ async fn nothing_beside_the_routes_is_reached_by_any_method() {
 #[tokio::test]
 async fn a_worker_chooses_neither_project_nor_identity() {
     let world = World::plain(|_, _| say(200, r#"{"namespaces":[]}"#)).await;
-    let ask = world.ask(&world.writer, Method::GET, "/v1/p-a/namespaces");
+    let ask = world.ask(&world.writer, Method::GET, "/v1/lake/namespaces");
     let ask = ask
         .header("x-project-id", "planted")
         .header("x-project-ident", "planted")
@@ -148,7 +167,7 @@ async fn a_worker_chooses_neither_project_nor_identity() {
         .header("cookie", "planted")
         .header("idempotency-key", "planted");
     assert_eq!(told(ask).await.0, 200);
-    let seen = world.fake.seen("GET", "/v1/p-a/namespaces");
+    let seen = world.fake.seen("GET", "/v1/lake/namespaces");
     assert_eq!(seen.len(), 1);
     assert!(!seen[0].headers.contains("planted"), "{}", seen[0].headers);
 }
@@ -183,9 +202,9 @@ async fn secrets_and_endpoints_in_answers_stay_with_us() {
             TABLE,
             r#"{"metadata":{"location":"s3://lake/w_a/t","snapshots":[{"manifests":["s3://hush/a.avro"]}]}}"#,
         ),
-        ("/v1/p-a/namespaces/n", r#"{"namespace":["n"],"properties":{"s3.endpoint":"http://hush"}}"#),
-        ("/v1/p-a/namespaces/n", r#"{"namespace":["n"],"properties":{"location":"s3://hush/n"}}"#),
-        ("/v1/p-a/namespaces/n", r#"{"namespace":["n"],"properties":{"token":"hush"}}"#),
+        ("/v1/lake/namespaces/n", r#"{"namespace":["n"],"properties":{"s3.endpoint":"http://hush"}}"#),
+        ("/v1/lake/namespaces/n", r#"{"namespace":["n"],"properties":{"location":"s3://hush/n"}}"#),
+        ("/v1/lake/namespaces/n", r#"{"namespace":["n"],"properties":{"token":"hush"}}"#),
         (TABLE, r#"{"metadata":{"location":"s3://lake/w_a/t"}} hush"#),
         (TABLE, "<html>hush</html>"),
     ] {
@@ -212,7 +231,7 @@ async fn addresses_outside_pass_in_neither_direction() {
 #[tokio::test]
 async fn a_draft_that_lies_elsewhere_is_refused_but_a_made_table_is_not() {
     let world = World::plain(|_, _| say(200, r#"{"metadata":{"location":"s3://lake/w_b/t"}}"#)).await;
-    let tables = "/v1/p-a/namespaces/n/tables";
+    let tables = "/v1/lake/namespaces/n/tables";
     assert_eq!(world.post(&world.writer, tables, r#"{"name":"t","stage-create":true}"#).await.0, 403);
     assert_eq!(world.post(&world.writer, tables, r#"{"name":"t"}"#).await.0, 200);
 }
@@ -234,7 +253,7 @@ async fn a_table_comes_without_our_settings_and_with_every_digit() {
 async fn a_namespace_may_lie_at_the_root() {
     let body = r#"{"namespace":["n"],"properties":{"location":"s3://lake/w_a"}}"#;
     let world = World::plain(move |_, _| say(200, body)).await;
-    assert_eq!(world.get(&world.reader, "/v1/p-a/namespaces/n").await, (200, body.into()));
+    assert_eq!(world.get(&world.reader, "/v1/lake/namespaces/n").await, (200, body.into()));
 }
 
 #[tokio::test]
@@ -247,7 +266,7 @@ async fn what_the_catalog_refuses_is_told_without_its_addresses() {
     let (status, body) = world.get(&world.reader, TABLE).await;
     assert_eq!(status, 404);
     assert!(body.contains("NoSuchTableException") && !body.contains("lakekeeper"), "{body}");
-    let (status, body) = world.get(&world.reader, "/v1/p-a/namespaces").await;
+    let (status, body) = world.get(&world.reader, "/v1/lake/namespaces").await;
     assert_eq!(status, 500);
     assert!(!body.contains("postgres"), "{body}");
 }
@@ -277,7 +296,7 @@ async fn a_statement_whose_outcome_was_told_changes_nothing() {
     assert_eq!(world.post(&world.writer, COMMIT, commit()).await.0, 204);
     let errand = world.writer.visitor.errand().unwrap();
     errand.close();
-    for (path, body) in [(COMMIT, commit()), ("/v1/p-a/namespaces", r#"{"namespace":["m"]}"#.to_owned())] {
+    for (path, body) in [(COMMIT, commit()), ("/v1/lake/namespaces", r#"{"namespace":["m"]}"#.to_owned())] {
         assert_eq!(world.post(&world.writer, path, body).await.0, 403, "{path}");
     }
     assert_eq!(told(world.ask(&world.writer, Method::DELETE, TABLE)).await.0, 403);

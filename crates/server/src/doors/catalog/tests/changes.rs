@@ -44,8 +44,9 @@ async fn every_change_has_a_key_of_its_own() {
 #[tokio::test]
 async fn a_draft_is_repeated_without_a_key() {
     let world = World::plain(|_, before| if before == 0 { Act::Cut } else { say(200, table(&[])) }).await;
-    let (status, _) =
-        world.post(&world.writer, "/v1/p-a/namespaces/n/tables", r#"{"name":"t","stage-create":true}"#).await;
+    let (status, _) = world
+        .post(&world.writer, "/v1/lake/namespaces/n/tables", r#"{"name":"t","stage-create":true}"#)
+        .await;
     assert_eq!((status, keys(&world, "/tables")), (200, vec![None, None]));
 }
 

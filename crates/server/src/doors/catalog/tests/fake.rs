@@ -73,7 +73,9 @@ impl Fake {
         Self { origin, seen }
     }
 
+    /// What came for a path that a worker has asked for.
     pub(in super::super) fn seen(&self, method: &str, path: &str) -> Vec<Seen> {
+        let path = &path.replacen("/v1/lake/", "/v1/p-a/", 1);
         self.seen.lock().unwrap().iter().filter(|seen| seen.is(method, path)).cloned().collect()
     }
 }

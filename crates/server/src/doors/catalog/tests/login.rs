@@ -38,7 +38,7 @@ async fn the_catalog_sees_our_token_and_the_worker_never_does() {
     })
     .await;
     let mut told = Vec::new();
-    for path in [TABLE, "/v1/config?warehouse=w_a", "/v1/p-a/namespaces"] {
+    for path in [TABLE, "/v1/config?warehouse=lake", "/v1/lake/namespaces"] {
         told.push(world.get(&world.reader, path).await.1);
     }
     told.push(world.post(&world.writer, COMMIT, commit()).await.1);

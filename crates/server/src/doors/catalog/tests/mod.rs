@@ -20,14 +20,15 @@ use tokio_util::sync::CancellationToken;
 use self::fake::{Act, Fake, Seen};
 use super::*;
 use crate::doors::errand::tests::Anything;
-use crate::doors::{Errand, Pass};
+use crate::doors::{BoundPass, Errand};
 
-/// A door with a reader and a writer of warehouse `w_a`, whose prefix is `p-a`.
+/// A door with a reader and a writer of warehouse `w_a`: workers call it `lake`, the catalog `p-a`.
 pub(super) struct World {
     pub(super) fake: Fake,
     pub(super) upstream: Arc<Upstream>,
-    pub(super) reader: Pass,
-    pub(super) writer: Pass,
+    pub(super) passes: Passes,
+    pub(super) reader: BoundPass,
+    pub(super) writer: BoundPass,
     pub(super) stop: CancellationToken,
     pub(super) serving: JoinHandle<Result<(), ServeError>>,
     door: String,
@@ -48,7 +49,7 @@ impl World {
         let passes = Passes::default();
         let visitor = |role| {
             let place = Place { bucket: "lake".into(), prefix: "w_a/".into() };
-            let pass = passes.issue(Visitor::new("w_a", place, role));
+            let pass = passes.issue().bind(Visitor::new("w_a", place, role));
             // A statement is under way for as long as the pass.
             std::mem::forget(pass.visitor.sent(Errand::writing(Box::new(Anything))));
             pass
@@ -57,9 +58,9 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let door = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, passes, upstream.clone(), stop.clone()));
+        let serving = tokio::spawn(serve(listener, passes.clone(), upstream.clone(), stop.clone()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { fake, upstream, reader, writer, stop, serving, door, client }
+        Self { fake, upstream, passes, reader, writer, stop, serving, door, client }
     }
 
     /// As [`World::start`], without adjustments.
@@ -67,15 +68,19 @@ impl World {
         Self::start(|_, _| {}, script).await
     }
 
-    pub(super) fn ask(&self, pass: &Pass, method: Method, path: &str) -> reqwest::RequestBuilder {
-        self.client.request(method, format!("{}{path}", self.door)).bearer_auth(&pass.bearer)
+    pub(super) fn ask(&self, pass: &BoundPass, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.ask_as(&pass.keys().bearer, method, path)
     }
 
-    pub(super) async fn get(&self, pass: &Pass, path: &str) -> (u16, String) {
+    pub(super) fn ask_as(&self, bearer: &str, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.door)).bearer_auth(bearer)
+    }
+
+    pub(super) async fn get(&self, pass: &BoundPass, path: &str) -> (u16, String) {
         told(self.ask(pass, Method::GET, path)).await
     }
 
-    pub(super) async fn post(&self, pass: &Pass, path: &str, body: impl Into<String>) -> (u16, String) {
+    pub(super) async fn post(&self, pass: &BoundPass, path: &str, body: impl Into<String>) -> (u16, String) {
         told(self.ask(pass, Method::POST, path).body(body.into())).await
     }
 }
@@ -96,8 +101,9 @@ pub(super) async fn until(condition: impl Fn() -> bool) {
     panic!("it never came true");
 }
 
-pub(super) const TABLE: &str = "/v1/p-a/namespaces/n/tables/t";
-pub(super) const COMMIT: &str = "/v1/p-a/transactions/commit";
+/// As a worker asks for it.
+pub(super) const TABLE: &str = "/v1/lake/namespaces/n/tables/t";
+pub(super) const COMMIT: &str = "/v1/lake/transactions/commit";
 
 /// A commit of snapshot 7 to table `n.t`.
 pub(super) fn commit() -> String {

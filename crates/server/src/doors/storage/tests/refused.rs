@@ -6,16 +6,16 @@ use duck_contract::Role;
 
 use super::super::Kind;
 use super::rig::Rig;
-use super::signer::{Call, Reply, call};
-use crate::doors::Pass;
+use super::signer::{Call, Reply, call, call_with};
+use crate::doors::{BoundPass, Place, Visitor};
 
 const KINDS: [Kind; 2] = [Kind::Local, Kind::Memory];
 
 pub(super) struct Scene {
     pub(super) rig: Rig,
-    pub(super) reader: Pass,
-    pub(super) writer: Pass,
-    pub(super) neighbour: Pass,
+    pub(super) reader: BoundPass,
+    pub(super) writer: BoundPass,
+    pub(super) neighbour: BoundPass,
 }
 
 impl Scene {
@@ -51,6 +51,23 @@ pub(super) async fn refused(scene: &Scene, call: Call) {
         let reply = scene.send(&call).await;
         assert!(matches!(reply.status, 400 | 403 | 404 | 405 | 501), "{} {}", reply.head, reply.text());
         assert!(!reply.text().contains("SECRET"), "{}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_worker_without_a_warehouse_reaches_nothing() {
+    for kind in KINDS {
+        let scene = Scene::of(kind).await;
+        let spare = scene.rig.passes.issue();
+        for target in ["/lake/w_a/x", "/lake/w_b/x", "/lake/x", "/lake/?list-type=2&prefix=w_a%2F", "/"] {
+            refused(&scene, call_with("GET", target, &spare.keys)).await;
+        }
+        refused(&scene, call_with("PUT", "/lake/w_a/y", &spare.keys).body("own")).await;
+        // The same keys, once it is known for whom they are.
+        let place = Place { bucket: "lake".into(), prefix: "w_a/".into() };
+        let bound = spare.bind(Visitor::new("w_a", place, Role::Reader));
+        assert_eq!(scene.send(&call("GET", "/lake/w_a/x", &bound)).await.text(), "own");
+        refused(&scene, call("GET", "/lake/w_b/x", &bound)).await;
     }
 }
 
@@ -250,11 +267,11 @@ async fn only_a_signature_of_now_with_a_live_pass_counts() {
         let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
         refused(&scene, Call { secret: "guess".into(), ..good.clone() }).await;
         refused(&scene, Call { key_id: "DUCK0".into(), ..good.clone() }).await;
-        refused(&scene, Call { key_id: scene.neighbour.access_key_id.clone(), ..good.clone() }).await;
+        refused(&scene, Call { key_id: scene.neighbour.keys().access_key_id.clone(), ..good.clone() }).await;
         refused(&scene, Call { date: ago(120), ..good.clone() }).await;
         refused(&scene, Call { date: SystemTime::now() + Duration::from_mins(2), ..good.clone() }).await;
         refused(&scene, Call { authorization: Some(String::new()), ..good.clone() }).await;
-        let second_version = format!("AWS {}:c2lnbmF0dXJl", scene.reader.access_key_id);
+        let second_version = format!("AWS {}:c2lnbmF0dXJl", scene.reader.keys().access_key_id);
         refused(&scene, Call { authorization: Some(second_version), ..good.clone() }).await;
         let other = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00";
         refused(&scene, good.clone().header("authorization", other)).await;
@@ -270,7 +287,7 @@ async fn only_a_signature_of_now_with_a_live_pass_counts() {
 #[tokio::test]
 async fn a_presigned_url_opens_nothing() {
     let scene = Scene::of(Kind::Memory).await;
-    let id = &scene.reader.access_key_id;
+    let id = &scene.reader.keys().access_key_id;
     for query in [
         "X-Amz-Signature=abc".to_owned(),
         format!(

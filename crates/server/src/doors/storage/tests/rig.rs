@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::{Candidate, Door, Kind, Ledger, Settings, Store};
 use crate::doors::errand::tests::Anything;
-use crate::doors::{Errand, Pass, Passes, Place, Table, Visitor};
+use crate::doors::{BoundPass, Errand, Passes, Place, Table, Visitor};
 
 pub(super) struct Rig {
     pub(super) address: SocketAddr,
@@ -23,7 +23,7 @@ pub(super) struct Rig {
     pub(super) folder: TempDir,
     stop: CancellationToken,
     /// What an S3 backend has behind it.
-    _behind: Option<(Box<Rig>, Pass)>,
+    _behind: Option<(Box<Rig>, BoundPass)>,
 }
 
 impl Drop for Rig {
@@ -44,8 +44,8 @@ impl Rig {
         let behind = Box::new(Box::pin(Self::of(Kind::Memory)).await);
         let pass = behind.worker("", Role::Writer);
         settings.endpoint = Some(format!("http://{}", behind.address));
-        settings.access_key_id = Some(pass.access_key_id.clone());
-        settings.secret_access_key = Some(pass.secret_access_key.clone().into());
+        settings.access_key_id = Some(pass.keys().access_key_id.clone());
+        settings.secret_access_key = Some(pass.keys().secret_access_key.clone().into());
         settings.allow_http = Some(true);
         Self::with(settings, folder, Some((behind, pass))).await
     }
@@ -53,7 +53,7 @@ impl Rig {
     pub(super) async fn with(
         mut settings: Settings,
         folder: TempDir,
-        behind: Option<(Box<Self>, Pass)>,
+        behind: Option<(Box<Self>, BoundPass)>,
     ) -> Self {
         settings.ledger_path = Some(folder.path().join("ledger.jsonl"));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -67,9 +67,9 @@ impl Rig {
     }
 
     /// A pass for `s3://lake/<prefix>`, and a statement under way that may write anywhere there.
-    pub(super) fn worker(&self, prefix: &str, role: Role) -> Pass {
+    pub(super) fn worker(&self, prefix: &str, role: Role) -> BoundPass {
         let place = Place { bucket: "lake".into(), prefix: prefix.into() };
-        let pass = self.passes.issue(Visitor::new(format!("of {prefix}"), place.clone(), role));
+        let pass = self.passes.issue().bind(Visitor::new(format!("of {prefix}"), place.clone(), role));
         let errand = Errand::writing(Box::new(Anything));
         let table = Table { namespace: vec!["n".into()], name: "t".into() };
         errand.drafted(&table, place.url().trim_end_matches('/'));
@@ -79,13 +79,13 @@ impl Rig {
     }
 
     /// A well-behaved S3 client with this pass, which never asks twice.
-    pub(super) fn client(&self, pass: &Pass) -> Arc<dyn ObjectStore> {
+    pub(super) fn client(&self, pass: &BoundPass) -> Arc<dyn ObjectStore> {
         let client = AmazonS3Builder::new()
             .with_endpoint(format!("http://{}", self.address))
             .with_bucket_name("lake")
             .with_region("us-east-1")
-            .with_access_key_id(&pass.access_key_id)
-            .with_secret_access_key(&pass.secret_access_key)
+            .with_access_key_id(&pass.keys().access_key_id)
+            .with_secret_access_key(&pass.keys().secret_access_key)
             .with_client_options(ClientOptions::new().with_allow_http(true))
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() });
         Arc::new(client.build().unwrap())

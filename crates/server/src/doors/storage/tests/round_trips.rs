@@ -15,7 +15,7 @@ use super::signer::call;
 
 const KINDS: [Kind; 3] = [Kind::Local, Kind::Memory, Kind::S3];
 
-async fn begin(rig: &Rig, pass: &crate::doors::Pass, key: &str) -> String {
+async fn begin(rig: &Rig, pass: &crate::doors::BoundPass, key: &str) -> String {
     let reply = call("POST", &format!("/lake/{key}?uploads"), pass).send(rig.address).await;
     reply.element("UploadId").expect("an upload id")
 }
@@ -37,7 +37,7 @@ async fn what_was_put_is_read_back() {
             client.head(&Path::from("w_a/none")).await,
             Err(object_store::Error::NotFound { .. })
         ));
-        let traffic = rig.door.traffic(&pass.access_key_id).unwrap();
+        let traffic = rig.door.traffic(&pass.keys().access_key_id).unwrap();
         assert_eq!((traffic.bytes_in, traffic.bytes_out), (6_000_000, 6_000_000), "{kind:?}");
     }
 }

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
+use duck_contract::worker::Keys;
 use s3s::dto::{Timestamp, TimestampFormat};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::doors::Pass;
+use crate::doors::BoundPass;
 
 /// The door's own deadlines are shorter.
 const ANSWER_MAX: Duration = Duration::from_mins(2);
@@ -53,14 +54,18 @@ impl Reply {
     }
 }
 
-pub(super) fn call(method: &'static str, target: &str, pass: &Pass) -> Call {
+pub(super) fn call(method: &'static str, target: &str, pass: &BoundPass) -> Call {
+    call_with(method, target, pass.keys())
+}
+
+pub(super) fn call_with(method: &'static str, target: &str, keys: &Keys) -> Call {
     Call {
         method,
         target: target.into(),
         headers: vec![],
         body: vec![],
-        key_id: pass.access_key_id.clone(),
-        secret: pass.secret_access_key.clone(),
+        key_id: keys.access_key_id.clone(),
+        secret: keys.secret_access_key.clone(),
         date: SystemTime::now(),
         hash: None,
         raw: false,

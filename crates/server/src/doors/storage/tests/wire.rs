@@ -57,7 +57,7 @@ async fn a_signature_is_good_for_the_request_that_it_signs() {
         refused(&scene, with(call("PUT", "/lake/w_b/x", &scene.writer).body("evil"))).await;
         refused(&scene, with(call("DELETE", "/lake/w_b/x", &scene.writer))).await;
         refused(&scene, with(call("GET", "/lake/?list-type=2&prefix=w_b%2F", &scene.writer))).await;
-        let renamed = theirs.authorization(door).replace(&theirs.key_id, &scene.writer.access_key_id);
+        let renamed = theirs.authorization(door).replace(&theirs.key_id, &scene.writer.keys().access_key_id);
         refused(&scene, Call { authorization: Some(renamed), ..call("GET", "/lake/w_b/x", &scene.writer) })
             .await;
         // One's own: of another service, region, day, or over fewer headers.
