@@ -68,6 +68,7 @@ pub(crate) fn forever(runtime: &Runtime, session: Session, listener: UnixListene
         });
         // While the front sends the first statement.
         worker.session.connect_ahead();
+        worker.threads.start_ahead();
         loop {
             let (stream, _) = listener.accept().await?;
             let worker = worker.clone();

@@ -94,10 +94,9 @@ pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Re
     let failed = |e: Error| fault::self_test(&scrub.clean(&e.0));
     let connection = template.database.connect().map_err(failed)?;
     let secrets = [storage_secret(&cell), catalog_secret(&cell)];
-    for sql in settings(&cell).iter().chain(&secrets).chain([&attach(&cell, Role::Reader)]) {
+    for sql in settings(&cell).iter().chain(&secrets).chain(&attach(&cell, Role::Reader)) {
         connection.run(sql).map_err(failed)?;
     }
-    connection.run(&format!("USE {CATALOG}")).map_err(failed)?;
     let ahead = fresh(&template.database).map_err(failed)?;
     test_cell(&cell, level)?;
     if level.seccomp {
@@ -114,16 +113,13 @@ impl Embryo {
         let run = |sql: &str| connection.run(sql).map_err(|e| fault::self_test(&scrub.clean(&e.0)));
         let mut ahead = Some(ahead);
         if spec.role == Role::Writer {
-            // What was attached ahead can only be read.
+            // What was attached ahead can only be read. It cannot be detached while it is where the connection stands.
             ahead = None;
+            run("ATTACH ':memory:' AS memory")?;
             run("USE memory.main")?;
             run(&format!("DETACH {CATALOG}"))?;
-            run(&attach(&cell, spec.role))?;
-            run(&format!("USE {CATALOG}"))?;
+            attach(&cell, spec.role).iter().try_for_each(|sql| run(sql))?;
         }
-        // Without the database that every engine begins with there is no place but the warehouse where a statement could leave
-        // something for the next: table, view, type, macro, sequence.
-        run("DETACH memory")?;
         for setting in lockdown::settings(spec) {
             run(&setting)?;
         }
@@ -164,18 +160,21 @@ fn catalog_secret(cell: &Cell) -> String {
     )
 }
 
-fn attach(cell: &Cell, role: Role) -> String {
+/// Leaves the warehouse as the only database. Without the one that every engine begins with there is no other place where a statement
+/// could leave something for the next: table, view, type, macro, sequence.
+fn attach(cell: &Cell, role: Role) -> [String; 3] {
     // READ_ONLY is said because a name that looks like a URL would attach read-only by itself; the delegation mode because
     // leaving it out means vended credentials, which would shadow the secret above.
     let read_only = match role {
         Role::Reader => "true",
         Role::Writer => "false",
     };
-    format!(
+    let attach = format!(
         "ATTACH '{CATALOG}' AS {CATALOG} (TYPE iceberg, ACCESS_DELEGATION_MODE 'none', \
          SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
         quoted(&cell.default_schema),
-    )
+    );
+    [attach, format!("USE {CATALOG}"), "DETACH memory".to_owned()]
 }
 
 /// Closes the own directory to what only reads, and sees that it is.

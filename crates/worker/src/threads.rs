@@ -69,6 +69,12 @@ impl Threads {
         std::thread::Builder::new().name("statement".to_owned()).spawn(move || life.0.live(job)).map(|_| ())
     }
 
+    /// Has a thread wait for the next job.
+    pub(crate) fn start_ahead(self: &Arc<Self>) {
+        // Whoever needs one starts it, and is told why that cannot be.
+        let _ = self.run(|_| {});
+    }
+
     fn live(&self, mut job: Job) {
         let name = self.next.fetch_add(1, Ordering::Relaxed);
         let thread = Thread::current();
