@@ -204,9 +204,11 @@ impl Spare {
         let pass = self.pass.bind(visitor);
         let exchange = async {
             tell(&mut self.control, spec).await?;
-            report(&mut self.control).await
+            // The first statement's connection is made meanwhile; the worker takes it up when it serves.
+            let (report, connection) = tokio::join!(report(&mut self.control), connect(&self.home.socket));
+            Ok::<_, io::Error>((report?, connection.ok()))
         };
-        let report = tokio::time::timeout(Duration::from_millis(report_ms_max), exchange)
+        let (report, connection) = tokio::time::timeout(Duration::from_millis(report_ms_max), exchange)
             .await
             .map_err(|_| unable(io::Error::other("no report in time")))?
             .map_err(|e| unable(io::Error::other(format!("{e}: {}", last_words(&self.said)))))?;
@@ -230,7 +232,7 @@ impl Spare {
             directory,
             socket,
             said,
-            idle: Mutex::default(),
+            idle: Mutex::new(Vec::from_iter(connection)),
             end,
             code_bytes,
             memory_bytes_max: cell.memory_bytes_max,
@@ -319,7 +321,7 @@ impl Worker {
             let mut connection = match kept {
                 Some(connection) if connection.is_closed() => continue,
                 Some(connection) => connection,
-                None => self.connect().await.map_err(NotSent::never)?,
+                None => connect(&self.socket).await.map_err(NotSent::never)?,
             };
             connection.ready().await.map_err(NotSent::never)?;
             match connection.try_send_request(request).await {
@@ -350,14 +352,16 @@ impl Worker {
             idle.push(connection);
         }
     }
+}
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
-        let stream = UnixStream::connect(&self.socket).await?;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // An error of the connection is an error of the request on it.
-        tokio::spawn(async move { drop(connection.await) });
-        Ok(sender)
-    }
+async fn connect(
+    socket: &Path,
+) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = UnixStream::connect(socket).await?;
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // An error of the connection is an error of the request on it.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
 }
 
 fn blocking(stream: std::os::unix::net::UnixStream) -> io::Result<OwnedFd> {

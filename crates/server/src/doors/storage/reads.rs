@@ -89,9 +89,9 @@ async fn fetch(client: &Client, path: &Path, range: Option<Range>) -> object_sto
     // A folder and memory read nothing until asked, so the range can be ours, and with it the answer to a bad one.
     let got = client.objects().get_opts(path, GetOptions::default()).await?;
     let meta = got.meta.clone();
-    let Some(range) = range.map_or(Some(0..meta.size), |range| range.check(meta.size).ok()) else {
-        return Ok(None);
-    };
+    // Of nothing there is no part, which S3 says of a suffix as well.
+    let part = |range: Range| range.check(meta.size).ok().filter(|range| !range.is_empty());
+    let Some(range) = range.map_or(Some(0..meta.size), part) else { return Ok(None) };
     let body = match got.payload {
         GetResultPayload::File(file, _) => local::read(file, range.clone()),
         GetResultPayload::Stream(_) => {

@@ -91,6 +91,11 @@ async fn ranges_are_those_of_http() {
             assert_eq!(get("bytes=10-").await, (416, String::new()), "{kind:?}");
             assert_eq!(get("bytes=99-100").await, (416, String::new()), "{kind:?}");
         }
+        rig.client(&pass).put(&Path::from("w_a/empty"), PutPayload::new()).await.unwrap();
+        for range in ["bytes=-3", "bytes=0-"] {
+            let reply = call("GET", "/lake/w_a/empty", &pass).header("range", range).send(rig.address).await;
+            assert_eq!(reply.status, 416, "{kind:?} {range}: there is no part of nothing");
+        }
     }
 }
 
