@@ -91,7 +91,7 @@ pub struct AuditEnd {
     /// statement that ran for less than ten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ms: Option<u64>,
-    /// The most memory that its engine ever had, bytes; none where the processor time is none.
+    /// The most memory that its engine ever had, bytes, with the code that all share; none where the processor time is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
     /// Other statements of the workspace were on its engine at the same time: tables read, bytes, calls, processor time and memory may be

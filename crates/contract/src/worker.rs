@@ -121,7 +121,7 @@ pub struct Spec {
     pub prefix: String,
 }
 
-/// A worker's one answer to its [`Spec`].
+/// A worker's one report: its answer to its [`Spec`], or, before that, why it cannot become anybody's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum Report {

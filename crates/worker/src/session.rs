@@ -106,7 +106,7 @@ pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Re
 }
 
 impl Embryo {
-    /// Lockdown, self-test.
+    /// Its warehouse, a writer's right, lockdown, self-test.
     pub(crate) fn assign(self, spec: &Spec) -> Result<Session, Failure> {
         let Embryo { template: Template { database, threads, names, .. }, connection, ahead, cell } = self;
         let scrub = fault::Scrub::of(&cell, Some(spec));

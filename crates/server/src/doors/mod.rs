@@ -63,8 +63,16 @@ pub struct Passes(Arc<RwLock<Issued>>);
 #[derive(Default)]
 struct Issued {
     by_key_id: HashMap<String, (String, Arc<Visitor>)>,
-    /// None, for whom nobody has said yet.
-    by_bearer: HashMap<String, Option<Arc<Visitor>>>,
+    by_bearer: HashMap<String, Caller>,
+}
+
+/// Whose a catalog bearer token is.
+#[derive(Clone)]
+pub enum Caller {
+    /// A worker of ours, for whom nobody has named a warehouse yet.
+    Spare,
+    /// A worker that has one.
+    Worker(Arc<Visitor>),
 }
 
 /// One worker's credentials for both doors. They die with it.
@@ -83,7 +91,7 @@ impl Passes {
             secret_access_key: Uuid::new_v4().simple().to_string(),
             bearer: Uuid::new_v4().simple().to_string(),
         };
-        self.write().by_bearer.insert(keys.bearer.clone(), None);
+        self.write().by_bearer.insert(keys.bearer.clone(), Caller::Spare);
         Pass { keys, passes: self.clone() }
     }
 
@@ -92,8 +100,8 @@ impl Passes {
         self.read().by_key_id.get(id).cloned()
     }
 
-    /// The visitor behind a catalog bearer token; where nobody has said for whom that is, a worker of ours without a warehouse.
-    pub fn by_bearer(&self, bearer: &str) -> Option<Option<Arc<Visitor>>> {
+    /// Whose a catalog bearer token is, if it is good.
+    pub fn by_bearer(&self, bearer: &str) -> Option<Caller> {
         self.read().by_bearer.get(bearer).cloned()
     }
 
@@ -113,7 +121,7 @@ impl Pass {
         let mut issued = self.passes.write();
         let known = (keys.secret_access_key.clone(), visitor.clone());
         issued.by_key_id.insert(keys.access_key_id.clone(), known);
-        issued.by_bearer.insert(keys.bearer.clone(), Some(visitor.clone()));
+        issued.by_bearer.insert(keys.bearer.clone(), Caller::Worker(visitor.clone()));
         drop(issued);
         BoundPass { pass: self, visitor }
     }
@@ -164,10 +172,12 @@ mod tests {
         let passes = Passes::default();
         let pass = passes.issue();
         let Keys { access_key_id: id, bearer, .. } = pass.keys.clone();
-        assert!(passes.by_key_id(&id).is_none() && matches!(passes.by_bearer(&bearer), Some(None)));
+        assert!(passes.by_key_id(&id).is_none() && matches!(passes.by_bearer(&bearer), Some(Caller::Spare)));
         let place = Place { bucket: "lakehouse".into(), prefix: "w_a/".into() };
         let bound = pass.bind(Visitor::new("w_a", place, Role::Reader));
-        assert!(passes.by_key_id(&id).is_some() && matches!(passes.by_bearer(&bearer), Some(Some(_))));
+        assert!(
+            passes.by_key_id(&id).is_some() && matches!(passes.by_bearer(&bearer), Some(Caller::Worker(_)))
+        );
         drop(bound);
         assert!(passes.by_key_id(&id).is_none() && passes.by_bearer(&bearer).is_none());
         let bearer = passes.issue().keys.bearer.clone();

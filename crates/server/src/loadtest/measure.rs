@@ -37,9 +37,11 @@ impl Usage {
     pub(super) fn now(workers: &[i32]) -> io::Result<Usage> {
         let own = i32::try_from(std::process::id()).map_err(io::Error::other)?;
         let mut usage = Usage { fds: fs::read_dir("/proc/self/fd")?.count() as u64, ..Usage::default() };
+        let mut shared_kb = 0;
         for pid in family(own) {
-            let Some((kb, kind)) = memory_kb(pid) else { continue };
+            let Some(Memory { kb, shared, kind }) = memory(pid) else { continue };
             usage.all_kb += kb;
+            shared_kb = shared_kb.max(shared);
             if pid == own {
                 usage.server_kb = kb;
             } else if workers.contains(&pid) {
@@ -49,6 +51,8 @@ impl Usage {
                 }
             }
         }
+        // The engine's code in large pages: the same in all of them.
+        usage.all_kb += shared_kb;
         Ok(usage)
     }
 
@@ -78,13 +82,21 @@ fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-fn memory_kb(pid: i32) -> Option<(u64, Kind)> {
+/// What one process has.
+struct Memory {
+    kb: u64,
+    /// In files in memory.
+    shared: u64,
+    kind: Kind,
+}
+
+fn memory(pid: i32) -> Option<Memory> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let tables = kb(&status, "VmPTE")?;
+    let (tables, shared) = (kb(&status, "VmPTE")?, kb(&status, "RssShmem").unwrap_or(0));
     let private = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok();
     match private.as_deref().and_then(|text| kb(text, "Private_Dirty")) {
-        Some(private) => Some((private + tables, Kind::Private)),
-        None => Some((kb(&status, "RssAnon")? + tables, Kind::Anonymous)),
+        Some(private) => Some(Memory { kb: private + tables, shared, kind: Kind::Private }),
+        None => Some(Memory { kb: kb(&status, "RssAnon")? + tables, shared, kind: Kind::Anonymous }),
     }
 }
 

@@ -336,19 +336,19 @@ impl Inner {
         let verified = self.forge.places.place_of(name);
         let worker = if let Some(place) = self.forge.places.expected(name) {
             // The configuration's word, which the catalog has to confirm before anybody gets this worker.
-            let attached = async { self.attach(process.await?, &cell, name, *role, place).await };
-            tokio::try_join!(verified, attached)?.1
+            let assigned = async { self.assign(process.await?, &cell, name, *role, place).await };
+            tokio::try_join!(verified, assigned)?.1
         } else {
             let (place, spare) = tokio::try_join!(verified, process)?;
-            self.attach(spare, &cell, name, *role, place).await?
+            self.assign(spare, &cell, name, *role, place).await?
         };
         let ms = began.elapsed().as_millis();
         tracing::info!(worker = worker.id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
         Ok(worker)
     }
 
-    /// Tells a process which warehouse it is for, and the doors.
-    async fn attach(
+    /// Tells the doors, and then the process, which warehouse it is for.
+    async fn assign(
         &self,
         spare: worker::Spare,
         cell: &Cell,

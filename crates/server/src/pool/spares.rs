@@ -23,6 +23,21 @@ struct Waiting {
 
 /// Longer than most first queries.
 const PAUSE: Duration = Duration::from_millis(150);
+/// After one that has ended by itself: the next may do the same.
+const MOURNING: Duration = Duration::from_secs(1);
+
+impl Waiting {
+    /// Lets go of those that have ended.
+    fn bury(&mut self) {
+        let not_before = &mut self.not_before;
+        self.here.retain(|spare| {
+            let Some(said) = spare.obituary() else { return true };
+            tracing::warn!(said, "a spare worker ended by itself");
+            *not_before = Instant::now() + MOURNING;
+            false
+        });
+    }
+}
 
 impl Spares {
     pub(super) fn new(wanted: usize) -> Self {
@@ -41,14 +56,14 @@ impl Spares {
             return None;
         }
         // The one that has waited longest: it is most likely done with its confinement.
-        waiting.here.retain(Spare::lives);
+        waiting.bury();
         if waiting.here.is_empty() { None } else { Some(waiting.here.remove(0)) }
     }
 
     /// Whether another should be born; then say how that ended with `put` or `give_up`.
     pub(super) fn want(&self, cell: &Cell) -> bool {
         let mut waiting = self.waiting();
-        waiting.here.retain(Spare::lives);
+        waiting.bury();
         waiting.cell = Some(cell.clone());
         let wants =
             waiting.here.len() + waiting.coming < waiting.wanted && Instant::now() >= waiting.not_before;

@@ -19,7 +19,7 @@ pub(super) fn memory_bytes(status: &str, code_bytes: u64) -> Option<u64> {
     Some(((anonymous + number("VmPTE:")) << 10) + shared + number("Threads:") * THREAD_BYTES)
 }
 
-/// The most memory that it ever had, bytes: `VmHWM` of its `status`.
+/// The most memory that it ever had, bytes: `VmHWM` of its `status`, so with what it shares with others.
 pub(super) fn memory_bytes_peak(status: &str) -> Option<u64> {
     kibibytes(status, "VmHWM:").map(|kib| kib << 10)
 }

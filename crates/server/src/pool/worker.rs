@@ -63,7 +63,7 @@ impl NotSent {
     }
 }
 
-/// A process that is confined and waits to be told which warehouse it is for. It ends when this is dropped.
+/// A process that is confined and attached, and waits to be told which warehouse it is for. It ends when this is dropped.
 pub(super) struct Spare {
     id: u64,
     process: Process,
@@ -184,10 +184,12 @@ impl Spare {
         Ok(Spare { id, process, home, control, listening, said, pass })
     }
 
-    /// Whether its process still lives, as far as can be seen without waiting.
-    pub(super) fn lives(&self) -> bool {
+    /// What it said when it ended, if it has, as far as can be seen without waiting.
+    pub(super) fn obituary(&self) -> Option<String> {
         // Nothing is sent before the report, so that anything to read is its end.
-        self.control.try_read(&mut [0]).is_err()
+        let mut report = [0; 1_024];
+        let n = self.control.try_read(&mut report).ok()?;
+        Some(format!("{} {}", String::from_utf8_lossy(&report[..n]).trim(), last_words(&self.said)))
     }
 
     /// Becomes the worker of a warehouse, and returns when it has reported.
@@ -203,7 +205,8 @@ impl Spare {
         // Before it can ask for anything of the warehouse.
         let pass = self.pass.bind(visitor);
         let exchange = async {
-            tell(&mut self.control, spec).await?;
+            // One that has failed before does not listen any more: its report says why.
+            let _ = tell(&mut self.control, spec).await;
             // The first statement's connection is made meanwhile; the worker takes it up when it serves.
             let (report, connection) = tokio::join!(report(&mut self.control), connect(&self.home.socket));
             Ok::<_, io::Error>((report?, connection.ok()))

@@ -1,5 +1,7 @@
 //! Workers: shared, bounded, replaced when they die.
 
+use std::time::Duration;
+
 use duck_contract::Code;
 use futures::StreamExt;
 use serde_json::json;
@@ -44,6 +46,23 @@ async fn an_idle_worker_is_ended() {
     assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
     until("no worker is left", || world.workers().is_empty()).await;
     assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+}
+
+/// `/proc` counts the code that all workers share as each one's: more than an idle one may keep here.
+#[tokio::test]
+async fn the_code_that_all_workers_share_is_not_counted_as_each_one_s() {
+    let world = World::start(&[("pool", "idle_mb_max", "16"), NO_SPARES]).await;
+    assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5000]]));
+    let workers = world.workers();
+    let shared = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap().to_owned();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    };
+    assert!(!workers.is_empty() && workers.iter().all(|pid| shared(pid) > 16), "the code is in large pages");
+    // Idle workers are looked at within a second.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(world.workers(), workers);
 }
 
 #[tokio::test]

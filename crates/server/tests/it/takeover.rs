@@ -410,7 +410,7 @@ async fn stolen_keys_open_their_own_warehouse_in_their_own_role() {
         let over = if writes { "412" } else { "403" };
         let folder = mine.rsplitn(3, '/').nth(2).unwrap();
         let fragment = format!("{folder}/data/taken-over-{writes}.parquet");
-        // What the catalog calls its warehouse no worker is told, nor does it open anything.
+        // Under which prefix the catalog has its warehouse no worker is told, nor does that open anything.
         assert!(!loot.to_string().contains(my_prefix.as_str()));
         let my_table = format!("/v1/{CATALOG}/namespaces/datasets/tables/ds_toydemo001");
         let copy = format!("x-amz-copy-source: {theirs}\r\n");

@@ -5,6 +5,10 @@ use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 
+/// Read by jemalloc at its start. One arena: a worker has few threads at work, and each arena keeps pages of its own in every one of them.
+#[unsafe(export_name = "malloc_conf")]
+static MALLOC_CONF: &u8 = &b"narenas:1\0"[0];
+
 /// Where a child finds its control socket after [`keep_only`].
 const CONTROL: RawFd = 3;
 /// Where a child finds its listening socket after [`keep_only`].

@@ -23,7 +23,7 @@ use super::routes::{self, Asked, Route};
 use super::settle::{Change, Unsettled, settle};
 use super::upstream::Upstream;
 use super::{Passes, Visitor};
-use crate::doors::{Effect, Errand, Outcome, Table};
+use crate::doors::{Caller, Effect, Errand, Outcome, Table};
 
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
@@ -61,20 +61,20 @@ impl Door {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let worker =
-            self.worker(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()))?;
+        let caller =
+            self.caller(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()))?;
         let asked = routes::asked(&head.method, &head.uri);
         let (prefix, segments, rest) = match asked.map_err(|reply| refused("no such route", reply))? {
             Asked::Config(warehouse) => return config(warehouse.as_deref()),
             Asked::Below { prefix, segments, rest } => (prefix, segments, rest),
         };
+        let Caller::Worker(visitor) = caller else {
+            return Err(refused("no warehouse yet", Reply::forbidden("there is no warehouse yet")));
+        };
         if prefix != CATALOG {
-            let warehouse = worker.as_ref().map(|visitor| visitor.warehouse.as_str());
-            tracing::warn!(warehouse, "a worker asked for another warehouse's prefix");
+            tracing::warn!(warehouse = visitor.warehouse, "a worker asked for another warehouse's prefix");
             return Err(Reply::forbidden("this is not the warehouse that is attached"));
         }
-        let no_warehouse = || refused("no warehouse yet", Reply::forbidden("there is no warehouse yet"));
-        let visitor = worker.ok_or_else(no_warehouse)?;
         visitor.asked_catalog();
         // Which warehouse that is, no worker says.
         let prefix = self.upstream.prefix_of(&visitor.warehouse).await?;
@@ -105,7 +105,7 @@ impl Door {
         self.change(visitor, errand, reading.effects, change).await
     }
 
-    fn worker(&self, headers: &HeaderMap) -> Option<Option<Arc<Visitor>>> {
+    fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
         let (scheme, bearer) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| self.passes.by_bearer(bearer.trim()))?
     }
