@@ -8,6 +8,7 @@ use std::time::Duration;
 use duck_contract::worker::Statement;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 use crate::attempts::{self, Plan};
 use crate::session::Session;
@@ -28,12 +29,12 @@ enum Order {
     Die(String),
 }
 
-/// It needs none.
-pub(crate) fn runtime() -> io::Result<()> {
-    Ok(())
+/// As the worker's own has one.
+pub(crate) fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().build()
 }
 
-pub(crate) fn forever(_: &(), session: Session, listener: UnixListener) -> io::Result<()> {
+pub(crate) fn forever(_: &Runtime, session: Session, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         let _ = answer(&session, &stream);

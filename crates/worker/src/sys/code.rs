@@ -110,7 +110,7 @@ mod tests {
         };
         let before = resident();
         let bytes = enlarge().unwrap();
-        assert!(bytes > 16 << 20 && bytes % LARGE_BYTES == 0, "{bytes}");
+        assert!(bytes > 16 << 20 && bytes.is_multiple_of(LARGE_BYTES), "{bytes}");
         assert!(resident() - before >= bytes, "mapped for whoever is forked from here");
         let connection = Database::open(&[]).unwrap().connect().unwrap();
         connection.run("SELECT sum(length(md5(i::VARCHAR))) FROM range(10000) t(i)").unwrap();
