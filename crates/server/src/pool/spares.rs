@@ -73,7 +73,8 @@ impl Spares {
 
     /// A worker is being started.
     pub(super) fn pause(&self) {
-        self.waiting().not_before = Instant::now() + PAUSE;
+        let mut waiting = self.waiting();
+        waiting.not_before = waiting.not_before.max(Instant::now() + PAUSE);
     }
 
     pub(super) fn put(&self, spare: Spare) {

@@ -188,7 +188,11 @@ impl Spare {
     pub(super) fn obituary(&self) -> Option<String> {
         // Nothing is sent before the report, so that anything to read is its end.
         let mut report = [0; 1_024];
-        let n = self.control.try_read(&mut report).ok()?;
+        let n = match self.control.try_read(&mut report) {
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
+            Err(_) => 0,
+        };
         Some(format!("{} {}", String::from_utf8_lossy(&report[..n]).trim(), last_words(&self.said)))
     }
 
