@@ -25,6 +25,8 @@ struct Took {
     engine: Vec<Duration>,
     front: Vec<Duration>,
     rest: Vec<Duration>,
+    /// Of the engine's: the birth of a spare for the one that was taken.
+    birth: Vec<Duration>,
 }
 
 impl Took {
@@ -36,6 +38,7 @@ impl Took {
         row.extend(medians);
         row.insert(2, ms(p90));
         row.push(ms(cpu));
+        row.push(if self.birth.is_empty() { String::new() } else { ms(median(&self.birth)) });
         row
     }
 }
@@ -58,14 +61,18 @@ pub(crate) async fn measure() -> Result<(), Failed> {
     let front = server.pid();
     let rest = [site.store()?.pid(), server.zygote()?];
     for workspace in &workspaces {
-        let before = (Cpu::of(&[front]), Cpu::of(&rest), Cpu::of(&server.workers()));
+        let workers = server.workers();
+        let before = (Cpu::of(&[front]), Cpu::of(&rest), Cpu::of(&workers));
         let request = Server::query(workspace, &sql("lake"));
         let began = Instant::now();
         let answer: Value = serde_json::from_slice(client.ask(&request).await?)?;
         through.wall.push(began.elapsed());
         // The spare that takes the place of the one that was taken counts as well; its birth comes a moment later.
         sleep(SPARE_BORN).await;
-        through.engine.push(Cpu::of(&server.workers()).since(&before.2));
+        let now = server.workers();
+        let born: Vec<u32> = now.iter().copied().filter(|pid| !workers.contains(pid)).collect();
+        through.birth.push(Cpu::of(&born).since(&Cpu::of(&[])));
+        through.engine.push(Cpu::of(&now).since(&before.2));
         through.front.push(Cpu::of(&[front]).since(&before.0));
         through.rest.push(Cpu::of(&rest).since(&before.1));
 
@@ -116,6 +123,7 @@ fn print(heading: &str, mut through: Took, mut alone: Took) -> Result<(), Failed
             "front and catalog",
             "store and zygote",
             "CPU in all",
+            "birth of a spare, of the engine's",
         ],
         &rows,
     )?;
