@@ -1,10 +1,12 @@
 //! What the front and an engine say to each other.
 //!
-//! A worker's birth is one exchange on its control socket: the front sends a [`Cell`] and, when it knows what the worker is for,
+//! The template that workers are copied from is started with a [`Common`] as one line of JSON. A worker's birth is one exchange on its control socket: the front sends a [`Cell`] and, when it knows what the worker is for,
 //! a [`Spec`], each as one line of JSON; the worker answers one [`Report`]. From then on the socket carries nothing; its end means
 //! the worker's end. Statements go over HTTP on the worker's Unix socket: `POST /statement` with a [`Statement`], answered by the
 //! bytes that the client gets or by a [`Failure`], which comes as a trailer when bytes were sent already; `DELETE /statement/{id}`
 //! interrupts one and answers when it has ended; `GET /statements` tells how far all of them are, as a list of [`Progress`].
+
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -79,6 +81,27 @@ impl std::fmt::Debug for Keys {
     }
 }
 
+/// What is the same for all workers of a server: the template has it behind it when it is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Common {
+    /// The folder of DuckDB's extensions.
+    pub extensions: PathBuf,
+    /// Among how many threads the work is divided.
+    pub threads: u32,
+    /// The front's pid. The template ends with it.
+    pub front: u32,
+    /// The catalog door's port on 127.0.0.1.
+    pub catalog_port: u16,
+    /// The schema whose tables need no schema name.
+    pub default_schema: String,
+    /// `http_timeout`, seconds; longer than the catalog door takes to settle a change.
+    pub http_timeout_s: u64,
+    /// DuckDB's `memory_limit` for most of them, bytes.
+    pub memory_bytes: u64,
+    /// `max_temp_directory_size` for most of them, bytes.
+    pub spill_bytes_max: u64,
+}
+
 /// What a worker is confined to, and what else is settled before anybody knows which warehouse it will be for. It is told first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
@@ -98,14 +121,10 @@ pub struct Cell {
     pub spill_bytes_max: u64,
     /// Threads for its statements, at most as many as the template divides the work among.
     pub threads: u32,
-    /// `http_timeout`, seconds; longer than the catalog door takes to settle a change.
-    pub http_timeout_s: u64,
     /// User and group to become, where the front is root.
     pub uid: Option<u32>,
     /// How much sandbox is needed.
     pub sandbox: SandboxMode,
-    /// The schema whose tables need no schema name.
-    pub default_schema: String,
     /// Its own, at the doors.
     pub keys: Keys,
 }

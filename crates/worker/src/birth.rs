@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use duck_contract::worker::{Cell, Failure, Report, SandboxLevel};
+use duck_contract::worker::{Cell, Common, Failure, Report, SandboxLevel};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use serde::de::DeserializeOwned;
 
@@ -18,7 +18,7 @@ use crate::serve;
 use crate::session;
 use crate::sys::code;
 use crate::sys::process::{self, Forked};
-use crate::template::Template;
+use crate::template::{self, Template};
 
 /// What a worker is born with.
 struct Inheritance {
@@ -27,9 +27,12 @@ struct Inheritance {
     stderr: OwnedFd,
 }
 
+type Error = Box<dyn std::error::Error>;
+
 /// Forks a worker for every message, until the parent closes the socket.
 #[allow(clippy::print_stderr)]
-pub(crate) fn zygote(parent: UnixStream, mut template: Template) -> io::Result<()> {
+pub(crate) fn zygote(common: Common) -> Result<(), Error> {
+    let (parent, mut template) = open(common)?;
     process::ignore_children();
     match code::enlarge() {
         Ok(bytes) => template.code_bytes = bytes as u64,
@@ -53,12 +56,23 @@ pub(crate) fn zygote(parent: UnixStream, mut template: Template) -> io::Result<(
 }
 
 /// Becomes a worker itself at the first message: the start where forking is not possible.
-pub(crate) fn solo(parent: UnixStream, template: Template, front: u32) -> io::Result<()> {
+pub(crate) fn solo(common: Common) -> Result<(), Error> {
+    let front = common.front;
+    let (parent, template) = open(common)?;
     announce(&parent, 0)?;
     let Some(inheritance) = receive(&parent)? else { return Ok(()) };
     announce(&parent, std::process::id())?;
     drop(parent);
     live(inheritance, template, front)
+}
+
+/// The socket to the front, and an engine. Ends with the front.
+fn open(common: Common) -> Result<(UnixStream, Template), Error> {
+    // Nothing reads it after the loader.
+    process::forget_environment();
+    sandbox::die_with_parent(common.front)?;
+    let parent = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    Ok((parent, template::open(common)?))
 }
 
 fn announce(mut parent: &UnixStream, pid: u32) -> io::Result<()> {

@@ -1,7 +1,8 @@
 //! `duck-worker`: the untrusted engine.
 //!
-//! `duck-worker probe` prints how much of the sandbox this machine offers. `duck-worker zygote|solo --extensions DIR --threads N --parent PID`, with a Unix stream socket as standard input, on which the front asks
-//! for workers (see `birth`). It is started by `duck-server` and of no use by hand.
+//! `duck-worker probe` prints how much of the sandbox this machine offers. `duck-worker zygote|solo COMMON` is told in JSON what is
+//! common to all workers, and has a Unix stream socket as standard input, on which the front asks for workers (see `birth`). It is
+//! started by `duck-server` and of no use by hand.
 
 mod birth;
 mod calls;
@@ -21,9 +22,6 @@ mod threads;
 
 use std::error::Error;
 use std::io::Write;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tikv_jemallocator::Jemalloc;
@@ -44,29 +42,18 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let usage = "usage: duck-worker zygote|solo --extensions DIR --threads N --parent PID";
+    let usage = "usage: duck-worker probe | zygote COMMON | solo COMMON";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["probe"] {
         return probe();
     }
-    let [mode, flag, extensions, threads_flag, threads, parent_flag, parent] = arguments.as_slice() else {
-        return Err(usage.into());
-    };
-    if [flag, threads_flag, parent_flag] != ["--extensions", "--threads", "--parent"] {
-        return Err(usage.into());
-    }
-    // Nothing reads it after the loader.
-    sys::process::forget_environment();
-    let front = parent.parse()?;
-    sandbox::die_with_parent(front)?;
-    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let template = template::open(&PathBuf::from(extensions), threads.parse()?)?;
+    let [mode, common] = arguments.as_slice() else { return Err(usage.into()) };
+    let common = serde_json::from_str(common)?;
     match mode.as_str() {
-        "zygote" => birth::zygote(socket, template)?,
-        "solo" => birth::solo(socket, template, front)?,
-        _ => return Err(usage.into()),
+        "zygote" => birth::zygote(common),
+        "solo" => birth::solo(common),
+        _ => Err(usage.into()),
     }
-    Ok(())
 }
 
 /// Tries the sandbox on this process and prints what holds.

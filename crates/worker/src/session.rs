@@ -1,32 +1,31 @@
-//! From a confined process to an engine with one warehouse attached.
+//! From a confined process to an engine that is one warehouse's.
 //!
-//! Given a [`Cell`], a [`Spec`] and DuckDB as the template left it, hands on a [`Session`] that is attached, locked down and
-//! tested. What needs the `Cell` alone is done first, so that a spare can wait with it done: also ATTACH, since it is the catalog
-//! door that says what is attached.
+//! Given a [`Cell`], a [`Spec`] and DuckDB as the template left it, attached, hands on a [`Session`] that has its keys, is locked
+//! down and tested. What needs the `Cell` alone is done first, so that a spare can wait with it done.
 //! Never uses the template's connection: its children would all draw the same random numbers.
 
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duck_contract::Role;
-use duck_contract::worker::{CATALOG, Cell, Failure, SandboxLevel, Spec};
+use duck_contract::worker::{CATALOG, Cell, Common, Failure, SandboxLevel, Spec};
 
 use crate::calls;
 use crate::fault;
 use crate::lockdown;
 use crate::policy::Policy;
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
-use crate::template::Template;
+use crate::template::{self, Template};
 
 /// An engine that is confined and attached, and does not yet know its warehouse.
 pub(crate) struct Embryo {
     template: Template,
     connection: Connection,
-    /// For the first statement.
-    ahead: Connection,
     cell: Cell,
 }
 
@@ -92,53 +91,48 @@ fn fresh(database: &Database) -> Result<Connection, Error> {
 pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Result<Embryo, Failure> {
     let scrub = fault::Scrub::of(&cell, None);
     let failed = |e: Error| fault::self_test(&scrub.clean(&e.0));
-    let connection = template.database.connect().map_err(failed)?;
-    let secrets = [storage_secret(&cell), catalog_secret(&cell)];
-    for sql in settings(&cell).iter().chain(&secrets).chain(&attach(&cell, Role::Reader)) {
+    let connection = fresh(&template.database).map_err(failed)?;
+    for sql in settings(&cell, &template.common).iter().chain(&[storage_secret(&cell), catalog_secret(&cell)]) {
         connection.run(sql).map_err(failed)?;
     }
-    let ahead = fresh(&template.database).map_err(failed)?;
     test_cell(&cell, level)?;
-    if level.seccomp {
-        test_closed_files(&connection, &cell)?;
-    }
-    Ok(Embryo { template, connection, ahead, cell })
+    Ok(Embryo { template, connection, cell })
 }
 
 impl Embryo {
     /// Its warehouse, a writer's right, lockdown, self-test.
     pub(crate) fn assign(self, spec: &Spec) -> Result<Session, Failure> {
-        let Embryo { template: Template { database, threads, names, .. }, connection, ahead, cell } = self;
+        let Embryo { template: Template { database, common, names, .. }, connection, cell } = self;
         let scrub = fault::Scrub::of(&cell, Some(spec));
         let run = |sql: &str| connection.run(sql).map_err(|e| fault::self_test(&scrub.clean(&e.0)));
-        let mut ahead = Some(ahead);
         if spec.role == Role::Writer {
             // What was attached ahead can only be read. It cannot be detached while it is where the connection stands.
-            ahead = None;
             run("ATTACH ':memory:' AS memory")?;
             run("USE memory.main")?;
             run(&format!("DETACH {CATALOG}"))?;
-            attach(&cell, spec.role).iter().try_for_each(|sql| run(sql))?;
+            template::attach(&common, spec.role).iter().try_for_each(|sql| run(sql))?;
         }
         for setting in lockdown::settings(spec) {
             run(&setting)?;
         }
         lockdown::test(&connection, &cell, spec)?;
-        drop(connection);
-        let policy = Policy::new(names, place(spec), spec.role, cell.default_schema.clone());
-        let threads = threads.min(cell.threads).max(1);
-        Ok(Session { database, ahead: Mutex::new(ahead), threads, policy, scrub })
+        let policy = Policy::new(names, place(spec), spec.role, common.default_schema);
+        let threads = common.threads.min(cell.threads).max(1);
+        // It has run nothing but this, none of which stays with a connection.
+        Ok(Session { database, ahead: Mutex::new(Some(connection)), threads, policy, scrub })
     }
 }
 
-/// What the template could not know. Every setting is GLOBAL: a plain SET is seen by its own connection only.
-fn settings(cell: &Cell) -> Vec<String> {
-    vec![
-        format!("SET GLOBAL temp_directory = {}", quoted(&cell.directory)),
-        format!("SET GLOBAL max_temp_directory_size = '{} bytes'", cell.spill_bytes_max),
-        format!("SET GLOBAL memory_limit = '{} bytes'", cell.memory_bytes),
-        format!("SET GLOBAL http_timeout = {}", cell.http_timeout_s),
-    ]
+/// What the template could not know, where this worker is not like most.
+fn settings(cell: &Cell, common: &Common) -> Vec<String> {
+    let mut settings = Vec::new();
+    if cell.memory_bytes != common.memory_bytes {
+        settings.push(template::memory_limit(cell.memory_bytes));
+    }
+    if cell.spill_bytes_max != common.spill_bytes_max {
+        settings.push(template::spill_limit(cell.spill_bytes_max));
+    }
+    settings
 }
 
 fn storage_secret(cell: &Cell) -> String {
@@ -151,45 +145,13 @@ fn storage_secret(cell: &Cell) -> String {
     )
 }
 
-/// A secret, because what ATTACH is told can be read in `duckdb_databases()`; without a name, because that is told as well.
+/// For every request to the catalog door, whichever attached it. The slash ends the scope: no longer port begins with this one.
 fn catalog_secret(cell: &Cell) -> String {
     format!(
-        "CREATE SECRET (TYPE iceberg, TOKEN {}, ENDPOINT 'http://127.0.0.1:{}')",
+        "CREATE SECRET catalog (TYPE http, BEARER_TOKEN {}, SCOPE 'http://127.0.0.1:{}/')",
         quoted(&cell.keys.bearer),
         cell.catalog_port,
     )
-}
-
-/// Leaves the warehouse as the only database. Without the one that every engine begins with there is no other place where a statement
-/// could leave something for the next: table, view, type, macro, sequence.
-fn attach(cell: &Cell, role: Role) -> [String; 3] {
-    // READ_ONLY is said because a name that looks like a URL would attach read-only by itself; the delegation mode because
-    // leaving it out means vended credentials, which would shadow the secret above.
-    let read_only = match role {
-        Role::Reader => "true",
-        Role::Writer => "false",
-    };
-    let attach = format!(
-        "ATTACH '{CATALOG}' AS {CATALOG} (TYPE iceberg, ACCESS_DELEGATION_MODE 'none', \
-         SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
-        quoted(&cell.default_schema),
-    );
-    [attach, format!("USE {CATALOG}"), "DETACH memory".to_owned()]
-}
-
-/// Closes the own directory to what only reads, and sees that it is.
-fn test_closed_files(connection: &Connection, cell: &Cell) -> Result<(), Failure> {
-    let probe = Path::new(&cell.directory).join("closed.tmp");
-    let broken = |e: String| fault::self_test(&format!("closed files: {e}"));
-    std::fs::write(&probe, "probe").map_err(|e| broken(e.to_string()))?;
-    calls::close_files().map_err(broken)?;
-    let read = format!("SELECT content FROM read_text({})", quoted(&probe.to_string_lossy()));
-    let opened = connection.run(&read);
-    std::fs::remove_file(&probe).map_err(|e| broken(e.to_string()))?;
-    if opened.is_ok() {
-        return Err(broken("a file of the spill directory could be read".to_owned()));
-    }
-    Ok(())
 }
 
 /// What the process must not do, and what must work, or this worker never serves.
@@ -212,12 +174,30 @@ fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
     {
         return broken("a program could be started");
     }
-    let spilled = Path::new("self-test.tmp");
-    let round_trip = std::fs::write(spilled, [7; 4096]).and_then(|()| std::fs::read(spilled));
-    if !round_trip.is_ok_and(|bytes| bytes == [7; 4096]) || std::fs::remove_file(spilled).is_err() {
+    let path = Path::new("self-test.tmp");
+    let spilled = spill(path);
+    if level.seccomp {
+        // As DuckDB opens what a statement names.
+        calls::close_files().map_err(|e| fault::self_test(&format!("closed files: {e}")))?;
+        if File::open(path).is_ok() {
+            return broken("a file of the spill directory could be opened to be read");
+        }
+    }
+    // As DuckDB opens what it spills.
+    if spilled.is_err() || spill(path).is_err() || std::fs::remove_file(path).is_err() {
         return broken("the spill directory cannot be used");
     }
     Ok(())
+}
+
+/// Writes a page to a file and reads it back.
+fn spill(path: &Path) -> io::Result<()> {
+    let mut page = [7; 4096];
+    let file = File::options().read(true).write(true).create(true).open(path)?;
+    file.write_all_at(&page, 0)?;
+    page.fill(0);
+    file.read_exact_at(&mut page, 0)?;
+    if page == [7; 4096] { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
 /// The warehouse's place in the store, with a slash at its end.

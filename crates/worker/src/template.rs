@@ -1,16 +1,20 @@
 //! The warm engine that workers are copied from.
 //!
-//! Opens DuckDB, loads three extensions, closes the door for others and sets whatever is the same for every worker: what is
-//! done here, no worker does again. Holds no secret and never sees a tenant's SQL.
+//! Opens DuckDB, loads three extensions, closes the door for others, sets whatever is the same for every worker and attaches the catalog
+//! door's one warehouse, which is whichever a worker's keys are for: what is done here, no worker does again. Holds no secret and never
+//! sees a tenant's SQL.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use duck_contract::Role;
+use duck_contract::worker::{CATALOG, Common};
 use sha2::{Digest, Sha256};
 
 use crate::policy::Names;
-use crate::sys::duckdb::{Database, Error};
+use crate::session::quoted;
+use crate::sys::duckdb::{Connection, Database, Error};
 
 /// In this order: iceberg needs avro, and would try to install it.
 const EXTENSIONS: [&str; 3] = ["avro", "httpfs", "iceberg"];
@@ -19,12 +23,12 @@ const SUMS: &str = include_str!("../../../scripts/duckdb-1.5.5-linux_amd64.sha25
 
 /// The same for every worker. GLOBAL: a plain SET is seen by its own connection only.
 const SETTINGS: [&str; 7] = [
+    // The working directory, which is each worker's own.
+    "SET GLOBAL temp_directory = '.'",
     // First: it cannot be changed once the secret manager was used.
     "SET GLOBAL allow_persistent_secrets = false",
     "SET GLOBAL errors_as_json = true",
     "SET GLOBAL TimeZone = 'UTC'",
-    // Off, every request opens a TCP connection.
-    "SET GLOBAL httpfs_connection_caching = true",
     "SET GLOBAL http_retries = 1",
     // Gives parts of 8 MB instead of 80.
     "SET GLOBAL s3_uploader_max_filesize = '80GB'",
@@ -32,11 +36,11 @@ const SETTINGS: [&str; 7] = [
     "SET GLOBAL allowed_configs = ['timezone', 'enable_progress_bar', 'enable_progress_bar_print']",
 ];
 
-/// A warm engine.
+/// A warm engine with a warehouse attached, to be read.
 pub(crate) struct Template {
+    /// It has started none of the threads among which it divides the work: `serve` lends them.
     pub(crate) database: Database,
-    /// Among how many threads DuckDB divides the work. It has started none of them: `serve` lends them.
-    pub(crate) threads: u32,
+    pub(crate) common: Common,
     /// What it knows by name.
     pub(crate) names: Names,
     /// How much of DuckDB's code its children share in large pages.
@@ -54,16 +58,16 @@ pub(crate) enum TemplateError {
     DuckDb(Error),
 }
 
-/// Opens DuckDB with the extensions in `directory`.
+/// Opens DuckDB with its extensions.
 ///
 /// The files are checked by their sums here, once, and DuckDB's own signature check is skipped: it costs 302 ms of CPU an
 /// instance, against 11. After LOAD unsigned extensions are switched off, which cannot be undone.
-pub(crate) fn open(directory: &Path, threads: u32) -> Result<Template, TemplateError> {
-    let files = EXTENSIONS.map(|name| directory.join(format!("{name}.duckdb_extension")));
+pub(crate) fn open(common: Common) -> Result<Template, TemplateError> {
+    let files = EXTENSIONS.map(|name| common.extensions.join(format!("{name}.duckdb_extension")));
     for file in &files {
         verify(file)?;
     }
-    let count = threads.to_string();
+    let count = common.threads.to_string();
     let database = Database::open(&[
         ("threads", &count),
         // All of them: a process with a second thread cannot be forked safely.
@@ -78,12 +82,50 @@ pub(crate) fn open(directory: &Path, threads: u32) -> Result<Template, TemplateE
         let path = file.to_string_lossy().replace('\'', "''");
         connection.run(&format!("LOAD '{path}'")).map_err(TemplateError::DuckDb)?;
     }
-    for setting in ["SET GLOBAL allow_unsigned_extensions = false"].into_iter().chain(SETTINGS) {
-        connection.run(setting).map_err(TemplateError::DuckDb)?;
-    }
-    let names = Names::of(&connection).map_err(TemplateError::DuckDb)?;
+    let names = settle(&connection, &common).map_err(TemplateError::DuckDb)?;
     drop(connection);
-    Ok(Template { database, threads, names, code_bytes: 0 })
+    Ok(Template { database, common, names, code_bytes: 0 })
+}
+
+/// What can be said in SQL.
+fn settle(connection: &Connection, common: &Common) -> Result<Names, Error> {
+    let run = |sql: &str| connection.run(sql);
+    run("SET GLOBAL allow_unsigned_extensions = false")?;
+    SETTINGS.into_iter().try_for_each(run)?;
+    run(&format!("SET GLOBAL http_timeout = {}", common.http_timeout_s))?;
+    run(&memory_limit(common.memory_bytes))?;
+    run(&spill_limit(common.spill_bytes_max))?;
+    let names = Names::of(connection)?;
+    attach(common, Role::Reader).iter().try_for_each(|sql| run(sql))?;
+    // Off, every request opens a TCP connection. Not before, lest a worker should inherit one.
+    run("SET GLOBAL httpfs_connection_caching = true")?;
+    Ok(names)
+}
+
+pub(crate) fn memory_limit(bytes: u64) -> String {
+    format!("SET GLOBAL memory_limit = '{bytes} bytes'")
+}
+
+pub(crate) fn spill_limit(bytes: u64) -> String {
+    format!("SET GLOBAL max_temp_directory_size = '{bytes} bytes'")
+}
+
+/// Leaves the warehouse as the only database. Without the one that every engine begins with there is no other place where a statement
+/// could leave something for the next: table, view, type, macro, sequence.
+pub(crate) fn attach(common: &Common, role: Role) -> [String; 3] {
+    // READ_ONLY is said because a name that looks like a URL would attach read-only by itself; the delegation mode because
+    // leaving it out means vended credentials, which would shadow the worker's key.
+    let read_only = match role {
+        Role::Reader => "true",
+        Role::Writer => "false",
+    };
+    let attach = format!(
+        "ATTACH '{CATALOG}' AS {CATALOG} (TYPE iceberg, ENDPOINT 'http://127.0.0.1:{}', AUTHORIZATION_TYPE 'none', \
+         ACCESS_DELEGATION_MODE 'none', SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
+        common.catalog_port,
+        quoted(&common.default_schema),
+    );
+    [attach, format!("USE {CATALOG}"), "DETACH memory".to_owned()]
 }
 
 fn verify(file: &Path) -> Result<(), TemplateError> {

@@ -63,16 +63,7 @@ pub struct Passes(Arc<RwLock<Issued>>);
 #[derive(Default)]
 struct Issued {
     by_key_id: HashMap<String, (String, Arc<Visitor>)>,
-    by_bearer: HashMap<String, Caller>,
-}
-
-/// Whose a catalog bearer token is.
-#[derive(Clone)]
-pub enum Caller {
-    /// A worker of ours, for whom nobody has named a warehouse yet.
-    Spare,
-    /// A worker that has one.
-    Worker(Arc<Visitor>),
+    by_bearer: HashMap<String, Arc<Visitor>>,
 }
 
 /// One worker's credentials for both doors. They die with it.
@@ -83,15 +74,14 @@ pub struct Pass {
 }
 
 impl Passes {
-    /// Credentials for a new worker, random (122 bits each), which never repeat. As long as nobody has said for which warehouse they
-    /// are, the catalog door answers what is the same for all, and nothing else is open to them.
+    /// Credentials for a new worker, random (122 bits each), which never repeat. They open nothing as long as nobody has said for which
+    /// warehouse they are.
     pub fn issue(&self) -> Pass {
         let keys = Keys {
             access_key_id: format!("DUCK{}", Uuid::new_v4().simple()).to_uppercase(),
             secret_access_key: Uuid::new_v4().simple().to_string(),
             bearer: Uuid::new_v4().simple().to_string(),
         };
-        self.write().by_bearer.insert(keys.bearer.clone(), Caller::Spare);
         Pass { keys, passes: self.clone() }
     }
 
@@ -100,8 +90,8 @@ impl Passes {
         self.read().by_key_id.get(id).cloned()
     }
 
-    /// Whose a catalog bearer token is, if it is good.
-    pub fn by_bearer(&self, bearer: &str) -> Option<Caller> {
+    /// The visitor behind a catalog bearer token.
+    pub fn by_bearer(&self, bearer: &str) -> Option<Arc<Visitor>> {
         self.read().by_bearer.get(bearer).cloned()
     }
 
@@ -121,7 +111,7 @@ impl Pass {
         let mut issued = self.passes.write();
         let known = (keys.secret_access_key.clone(), visitor.clone());
         issued.by_key_id.insert(keys.access_key_id.clone(), known);
-        issued.by_bearer.insert(keys.bearer.clone(), Caller::Worker(visitor.clone()));
+        issued.by_bearer.insert(keys.bearer.clone(), visitor.clone());
         drop(issued);
         BoundPass { pass: self, visitor }
     }
@@ -172,15 +162,11 @@ mod tests {
         let passes = Passes::default();
         let pass = passes.issue();
         let Keys { access_key_id: id, bearer, .. } = pass.keys.clone();
-        assert!(passes.by_key_id(&id).is_none() && matches!(passes.by_bearer(&bearer), Some(Caller::Spare)));
+        assert!(passes.by_key_id(&id).is_none() && passes.by_bearer(&bearer).is_none());
         let place = Place { bucket: "lakehouse".into(), prefix: "w_a/".into() };
         let bound = pass.bind(Visitor::new("w_a", place, Role::Reader));
-        assert!(
-            passes.by_key_id(&id).is_some() && matches!(passes.by_bearer(&bearer), Some(Caller::Worker(_)))
-        );
+        assert!(passes.by_key_id(&id).is_some() && passes.by_bearer(&bearer).is_some());
         drop(bound);
         assert!(passes.by_key_id(&id).is_none() && passes.by_bearer(&bearer).is_none());
-        let bearer = passes.issue().keys.bearer.clone();
-        assert!(passes.by_bearer(&bearer).is_none(), "nor does one live that was never bound");
     }
 }

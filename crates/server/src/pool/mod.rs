@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duck_contract::worker::{Cell, Keys, Spec};
+use duck_contract::worker::{Cell, Common, Keys, Spec};
 use duck_contract::{Code, Role};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -78,6 +78,23 @@ pub struct Forge {
     pub runtime: PathBuf,
 }
 
+impl Forge {
+    /// What is the same for all workers, or at least for those of workspaces without a class of their own.
+    fn common(&self, extensions: PathBuf) -> Common {
+        let usual = self.settings.allowance("");
+        Common {
+            extensions,
+            threads: self.settings.threads_max(),
+            front: std::process::id(),
+            catalog_port: self.ports.catalog,
+            default_schema: self.default_schema.clone(),
+            http_timeout_s: self.http_timeout_s,
+            memory_bytes: usual.memory_mb << 20,
+            spill_bytes_max: usual.spill_mb_max << 20,
+        }
+    }
+}
+
 /// Knows where warehouses lie in the store.
 #[async_trait::async_trait]
 pub trait Places: Send + Sync {
@@ -120,12 +137,7 @@ impl Pool {
     pub async fn open(settings: Settings, forge: Forge) -> std::io::Result<Pool> {
         let program = install::program(&forge.settings)?;
         let extensions = install::extensions(&forge.settings, &program)?;
-        let recipe = Recipe {
-            start: forge.settings.start,
-            program,
-            extensions,
-            threads: forge.settings.threads_max(),
-        };
+        let recipe = Recipe { start: forge.settings.start, program, common: forge.common(extensions) };
         let nursery = tokio::task::spawn_blocking(move || Nursery::open(recipe))
             .await
             .map_err(std::io::Error::other)??;
@@ -369,7 +381,7 @@ impl Inner {
 
     /// What a worker with this allowance is confined to; its directory and its keys are not known yet.
     fn cell(&self, allowance: Allowance) -> Cell {
-        let Forge { ports, settings, http_timeout_s, default_schema, .. } = &self.forge;
+        let Forge { ports, settings, .. } = &self.forge;
         Cell {
             directory: String::new(),
             catalog_port: ports.catalog,
@@ -379,10 +391,8 @@ impl Inner {
             memory_bytes_max: allowance.memory_mb_max << 20,
             spill_bytes_max: allowance.spill_mb_max << 20,
             threads: allowance.threads,
-            http_timeout_s: *http_timeout_s,
             uid: rustix::process::geteuid().is_root().then_some(settings.uid),
             sandbox: settings.sandbox,
-            default_schema: default_schema.clone(),
             keys: Keys::default(),
         }
     }

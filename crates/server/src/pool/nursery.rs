@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use duck_contract::worker::Common;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -38,8 +39,7 @@ pub enum Start {
 pub(crate) struct Recipe {
     pub(crate) start: Start,
     pub(crate) program: PathBuf,
-    pub(crate) extensions: PathBuf,
-    pub(crate) threads: u32,
+    pub(crate) common: Common,
 }
 
 /// What a worker is born with.
@@ -156,7 +156,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(Recipe { start, program, extensions, threads }: &Recipe) -> io::Result<Self> {
+    fn start(Recipe { start, program, common }: &Recipe) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let mode = match start {
             Start::Fork => "zygote",
@@ -164,10 +164,7 @@ impl Process {
         };
         let mut child = Command::new(program)
             .arg(mode)
-            .arg("--extensions")
-            .arg(extensions)
-            .args(["--threads", &threads.to_string()])
-            .args(["--parent", &std::process::id().to_string()])
+            .arg(serde_json::to_string(common)?)
             .env_clear()
             // Names are resolved here, once, and not again by every worker at its first use of each.
             .env("LD_BIND_NOW", "1")

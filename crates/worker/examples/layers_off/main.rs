@@ -36,9 +36,6 @@ mod template;
 mod threads;
 
 use std::error::Error;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -47,19 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     layers::take_off(off)?;
     match rest {
         ["probe"] => Ok(serde_json::to_writer(std::io::stdout(), &sandbox::probe()?)?),
-        [mode, "--extensions", extensions, "--threads", threads, "--parent", parent] => {
-            sys::process::forget_environment();
-            let front = parent.parse()?;
-            sandbox::die_with_parent(front)?;
-            let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-            let template = template::open(&PathBuf::from(extensions), threads.parse()?)?;
-            if *mode == "zygote" {
-                birth::zygote(socket, template)?;
-            } else {
-                birth::solo(socket, template, front)?;
-            }
-            Ok(())
-        }
+        ["zygote", common] => birth::zygote(serde_json::from_str(common)?),
+        ["solo", common] => birth::solo(serde_json::from_str(common)?),
         _ => Err(layers::USAGE.into()),
     }
 }

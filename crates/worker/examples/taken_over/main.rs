@@ -33,9 +33,6 @@ mod means;
 
 use std::error::Error;
 use std::io::Write;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,19 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let done = attempts::all(&serde_json::from_str(plan)?);
             Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&done)?)?)
         }
-        [mode, "--extensions", extensions, "--threads", threads, "--parent", parent] => {
-            sys::process::forget_environment();
-            let front = parent.parse()?;
-            sandbox::die_with_parent(front)?;
-            let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-            let template = template::open(&PathBuf::from(extensions), threads.parse()?)?;
-            if *mode == "zygote" {
-                birth::zygote(socket, template)?;
-            } else {
-                birth::solo(socket, template, front)?;
-            }
-            Ok(())
-        }
+        ["zygote", common] => birth::zygote(serde_json::from_str(common)?),
+        ["solo", common] => birth::solo(serde_json::from_str(common)?),
         _ => Err("it is started by a server".into()),
     }
 }

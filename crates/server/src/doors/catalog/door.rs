@@ -23,7 +23,7 @@ use super::routes::{self, Asked, Route};
 use super::settle::{Change, Unsettled, settle};
 use super::upstream::Upstream;
 use super::{Passes, Visitor};
-use crate::doors::{Caller, Effect, Errand, Outcome, Table};
+use crate::doors::{Effect, Errand, Outcome, Table};
 
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
@@ -61,15 +61,11 @@ impl Door {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let caller =
-            self.caller(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()))?;
-        let asked = routes::asked(&head.method, &head.uri);
-        let (prefix, segments, rest) = match asked.map_err(|reply| refused("no such route", reply))? {
-            Asked::Config(warehouse) => return config(warehouse.as_deref()),
-            Asked::Below { prefix, segments, rest } => (prefix, segments, rest),
-        };
-        let Caller::Worker(visitor) = caller else {
-            return Err(refused("no warehouse yet", Reply::forbidden("there is no warehouse yet")));
+        let visitor = self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()));
+        let (visitor, prefix, segments, rest) = match routes::asked(&head.method, &head.uri) {
+            Ok(Asked::Config(warehouse)) => return config(warehouse.as_deref()),
+            Ok(Asked::Below { prefix, segments, rest }) => (visitor?, prefix, segments, rest),
+            Err(reply) => return Err(visitor.err().unwrap_or_else(|| refused("no such route", reply))),
         };
         if prefix != CATALOG {
             tracing::warn!(warehouse = visitor.warehouse, "a worker asked for another warehouse's prefix");
@@ -105,7 +101,7 @@ impl Door {
         self.change(visitor, errand, reading.effects, change).await
     }
 
-    fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
+    fn visitor(&self, headers: &HeaderMap) -> Option<Arc<Visitor>> {
         let (scheme, bearer) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| self.passes.by_bearer(bearer.trim()))?
     }
@@ -167,8 +163,8 @@ impl Door {
     }
 }
 
-/// The same for every worker, so that one can ask before it has a warehouse: the prefix and nothing else. What the catalog would add are
-/// its own address, its token endpoint and the store's.
+/// The same for everybody, so that the template can ask, who has no key: the prefix and nothing else. What the catalog would add are its
+/// own address, its token endpoint and the store's.
 fn config(asked: Option<&str>) -> Result<Reply, Reply> {
     if asked != Some(CATALOG) {
         let message = "there is no such warehouse";
