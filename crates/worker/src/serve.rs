@@ -52,7 +52,7 @@ struct Broken;
 
 /// What it is served on. Starts no thread.
 pub(crate) fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
 /// Serves until the process ends.

@@ -15,7 +15,6 @@ use std::time::Duration;
 use duck_contract::Role;
 use duck_contract::worker::{CATALOG, Cell, Common, Failure, SandboxLevel, Spec};
 
-use crate::calls;
 use crate::fault;
 use crate::lockdown;
 use crate::policy::Policy;
@@ -92,7 +91,8 @@ pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Re
     let scrub = fault::Scrub::of(&cell, None);
     let failed = |e: Error| fault::self_test(&scrub.clean(&e.0));
     let connection = fresh(&template.database).map_err(failed)?;
-    for sql in settings(&cell, &template.common).iter().chain(&[storage_secret(&cell), catalog_secret(&cell)]) {
+    for sql in settings(&cell, &template.common).iter().chain(&[storage_secret(&cell), catalog_secret(&cell)])
+    {
         connection.run(sql).map_err(failed)?;
     }
     test_cell(&cell, level)?;
@@ -145,7 +145,7 @@ fn storage_secret(cell: &Cell) -> String {
     )
 }
 
-/// For every request to the catalog door, whichever attached it. The slash ends the scope: no longer port begins with this one.
+/// For every request to the catalog door, and nowhere else: the slash ends the port, as which another one might begin.
 fn catalog_secret(cell: &Cell) -> String {
     format!(
         "CREATE SECRET catalog (TYPE http, BEARER_TOKEN {}, SCOPE 'http://127.0.0.1:{}/')",
@@ -158,7 +158,9 @@ fn catalog_secret(cell: &Cell) -> String {
 fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
     let broken = |what: &str| Err(fault::self_test(what));
     if level.landlock {
-        if !std::fs::File::open("/etc/passwd").is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+        // One that everybody may open for both, so that nothing but Landlock is in the way.
+        let opened = File::options().read(true).write(true).open("/dev/null");
+        if !opened.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
             return broken("a local file could be opened");
         }
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, cell.forbidden_port));
@@ -175,25 +177,20 @@ fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
         return broken("a program could be started");
     }
     let path = Path::new("self-test.tmp");
-    let spilled = spill(path);
-    if level.seccomp {
-        // As DuckDB opens what a statement names.
-        calls::close_files().map_err(|e| fault::self_test(&format!("closed files: {e}")))?;
-        if File::open(path).is_ok() {
-            return broken("a file of the spill directory could be opened to be read");
-        }
-    }
-    // As DuckDB opens what it spills.
-    if spilled.is_err() || spill(path).is_err() || std::fs::remove_file(path).is_err() {
+    if spill(path).is_err() {
         return broken("the spill directory cannot be used");
     }
-    Ok(())
+    // As DuckDB opens what a statement names.
+    if level.seccomp && File::open(path).is_ok() {
+        return broken("a file of the spill directory could be opened to be read");
+    }
+    std::fs::remove_file(path).or_else(|_| broken("the spill directory cannot be used"))
 }
 
-/// Writes a page to a file and reads it back.
+/// Writes a page to a file, which is opened as DuckDB opens what it spills, and reads it back.
 fn spill(path: &Path) -> io::Result<()> {
     let mut page = [7; 4096];
-    let file = File::options().read(true).write(true).create(true).open(path)?;
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     file.write_all_at(&page, 0)?;
     page.fill(0);
     file.read_exact_at(&mut page, 0)?;

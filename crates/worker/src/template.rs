@@ -96,6 +96,9 @@ fn settle(connection: &Connection, common: &Common) -> Result<Names, Error> {
     run(&memory_limit(common.memory_bytes))?;
     run(&spill_limit(common.spill_bytes_max))?;
     let names = Names::of(connection)?;
+    // In a secret, because what ATTACH is told can be read in `duckdb_databases()`. Without a token: each worker has its own.
+    let endpoint = format!("ENDPOINT 'http://127.0.0.1:{}'", common.catalog_port);
+    run(&format!("CREATE SECRET door (TYPE iceberg, TOKEN '', {endpoint})"))?;
     attach(common, Role::Reader).iter().try_for_each(|sql| run(sql))?;
     // Off, every request opens a TCP connection. Not before, lest a worker should inherit one.
     run("SET GLOBAL httpfs_connection_caching = true")?;
@@ -120,9 +123,8 @@ pub(crate) fn attach(common: &Common, role: Role) -> [String; 3] {
         Role::Writer => "false",
     };
     let attach = format!(
-        "ATTACH '{CATALOG}' AS {CATALOG} (TYPE iceberg, ENDPOINT 'http://127.0.0.1:{}', AUTHORIZATION_TYPE 'none', \
-         ACCESS_DELEGATION_MODE 'none', SUPPORT_NESTED_NAMESPACES true, DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
-        common.catalog_port,
+        "ATTACH '{CATALOG}' AS {CATALOG} (TYPE iceberg, ACCESS_DELEGATION_MODE 'none', SUPPORT_NESTED_NAMESPACES true, \
+         DEFAULT_SCHEMA {}, READ_ONLY {read_only})",
         quoted(&common.default_schema),
     );
     [attach, format!("USE {CATALOG}"), "DETACH memory".to_owned()]

@@ -143,17 +143,17 @@ async fn a_secret_that_one_engine_makes_is_in_no_other() {
     let world = without("policy", home.path(), &[]).await;
     let known = "SELECT name, type FROM duckdb_secrets() ORDER BY type, name";
     let before = world.acme.rows(known).await;
-    // Its own two, and a table brings no third: nothing is vended.
+    // Its own two and the door's address, and a table brings no other: nothing is vended.
     assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5_000]]));
     let after = world.acme.rows(known).await;
-    assert_eq!((before.as_array().unwrap().len(), &before), (2, &after));
+    assert_eq!((before.as_array().unwrap().len(), &before), (3, &after));
     world
         .acme
         .rows("CREATE SECRET theirs (TYPE s3, KEY_ID 'AKPLANTED', SECRET 'planted-bearer-token', SCOPE 's3://lakehouse/')")
         .await;
     let names = |rows: &Value| rows.to_string().contains("theirs");
     assert!(names(&world.acme.rows(known).await), "it was made");
-    assert_eq!(world.globex.rows(known).await.as_array().unwrap().len(), 2);
+    assert_eq!(world.globex.rows(known).await.as_array().unwrap().len(), 3);
     assert_eq!(world.globex.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[8_000]]));
     let shown = world.acme.rows("FROM duckdb_secrets()").await.to_string();
     assert!(!shown.contains("planted-bearer-token"), "{shown}");

@@ -61,7 +61,8 @@ impl Door {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let visitor = self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()));
+        let visitor =
+            self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()));
         let (visitor, prefix, segments, rest) = match routes::asked(&head.method, &head.uri) {
             Ok(Asked::Config(warehouse)) => return config(warehouse.as_deref()),
             Ok(Asked::Below { prefix, segments, rest }) => (visitor?, prefix, segments, rest),
