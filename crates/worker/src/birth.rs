@@ -113,7 +113,8 @@ fn live(inheritance: Inheritance, template: Template, parent: u32) -> ! {
     let mut level = SandboxLevel::default();
     let code_bytes = template.code_bytes;
     let born = read::<Cell>(&mut told).and_then(|cell| {
-        level = sandbox::enter(&cell, parent).map_err(|e| fault::self_test(&e.to_string()))?;
+        level =
+            sandbox::enter(&cell, parent, &template.calls).map_err(|e| fault::self_test(&e.to_string()))?;
         let embryo = session::prepare(template, cell, level)?;
         let runtime = serve::runtime().map_err(|e| fault::self_test(&e.to_string()))?;
         Ok((runtime, embryo.assign(&read(&mut told)?)?))

@@ -127,14 +127,28 @@ const ADVICE: [i32; 6] = [
 type Error = Box<dyn std::error::Error>;
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// From now on every other call of this thread, and of those it starts, is an error.
-pub(crate) fn confine() -> Result<(), String> {
-    let program = allowed().map_err(|e| e.to_string())?;
-    apply_filter(&program).map_err(|e| e.to_string())
+/// What is allowed, as one program: each that is put on costs a tenth of a millisecond, and a little at every call. Whoever starts
+/// workers makes it once.
+pub(crate) struct Calls {
+    plain: BpfProgram,
+    with_arguments: BpfProgram,
 }
 
-/// One program: each that is put on costs a tenth of a millisecond, and a little at every call.
-fn allowed() -> Result<BpfProgram, Error> {
+impl Calls {
+    pub(crate) fn new() -> Result<Calls, String> {
+        let made =
+            by_number(ALLOWED).and_then(|plain| Ok(Calls { plain, with_arguments: with_arguments()? }));
+        made.map_err(|e| e.to_string())
+    }
+
+    /// From now on every other call of this thread, and of those it starts, is an error.
+    pub(crate) fn confine(&self) -> Result<(), String> {
+        let program = [self.plain.as_slice(), &own_signals(), &self.with_arguments].concat();
+        apply_filter(&program).map_err(|e| e.to_string())
+    }
+}
+
+fn with_arguments() -> Result<BpfProgram, Error> {
     let mut rules = Rules::new();
     files(&mut rules)?;
     sockets(&mut rules)?;
@@ -154,9 +168,21 @@ fn allowed() -> Result<BpfProgram, Error> {
         libc::SYS_ioctl,
         vec![rule([int(1, Eq, libc::FIONBIO)?])?, rule([int(1, Eq, libc::FIOCLEX)?])?],
     );
-    let mut program = by_number(ALLOWED)?;
-    program.extend(filter(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?);
-    Ok(program)
+    let arch = std::env::consts::ARCH.try_into()?;
+    let (others, these) = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
+    Ok(SeccompFilter::new(rules, others, these, arch)?.try_into()?)
+}
+
+/// Signals to threads of this process alone: its neighbours have its user. Goes on to what follows where it is no such call.
+fn own_signals() -> [sock_filter; 6] {
+    [
+        load(NUMBER_AT),
+        jump(IF_EQUAL, libc::SYS_tgkill as u32, 0, 4),
+        load(FIRST_ARGUMENT_AT),
+        jump(IF_EQUAL, std::process::id(), 0, 1),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ]
 }
 
 /// Lets these calls pass; all others go on to what follows, as does a program of another architecture.
@@ -212,6 +238,7 @@ const IF_NOT_LESS: u16 = 0x35;
 const RETURN: u16 = 0x06;
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
+const FIRST_ARGUMENT_AT: u32 = 16;
 const X86_64: u32 = 0xc000_003e;
 
 fn load(at: u32) -> sock_filter {
@@ -290,18 +317,12 @@ fn memory(rules: &mut Rules) -> Result<(), Error> {
     Ok(())
 }
 
-/// A new thread, yes; a process, no. Signals and priority for this process's threads alone: its neighbours have its user.
+/// A new thread, yes; a process, no. Priority for this process's threads alone: its neighbours have its user.
 fn threads(rules: &mut Rules) -> Result<(), Error> {
     rules.insert(libc::SYS_clone, vec![rule([word(0, Eq, THREAD)?])?]);
-    rules.insert(libc::SYS_tgkill, vec![rule([word(0, Eq, u64::from(std::process::id()))?])?]);
     rules.insert(libc::SYS_setpriority, vec![rule([int(0, Eq, 0)?, int(1, Eq, 0)?])?]);
     rules.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS])?);
     Ok(())
-}
-
-fn filter(rules: Rules, others: SeccompAction, these: SeccompAction) -> Result<BpfProgram, Error> {
-    let arch = std::env::consts::ARCH.try_into()?;
-    Ok(SeccompFilter::new(rules, others, these, arch)?.try_into()?)
 }
 
 fn rule<const N: usize>(conditions: [SeccompCondition; N]) -> Result<SeccompRule, Error> {

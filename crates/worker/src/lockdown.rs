@@ -28,7 +28,7 @@ pub(crate) fn test(connection: &Connection, cell: &Cell, spec: &Spec) -> Result<
         ("a foreign port", port.as_str()),
         ("a foreign prefix", foreign.as_str()),
     ] {
-        match connection.run(&format!("SELECT content FROM read_text({})", quoted(target))) {
+        match connection.run(&format!("FROM read_blob({})", quoted(target))) {
             Err(e) if fault::is_permission(&e) => {}
             other => return Err(fault::self_test(&format!("{what} through DuckDB: {other:?}"))),
         }

@@ -14,7 +14,7 @@ use landlock::{
 };
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
-use crate::calls;
+use crate::calls::Calls;
 use crate::sys::{doors, process};
 
 /// The newest Landlock the rules need: files, TCP ports, abstract sockets and signals.
@@ -42,7 +42,7 @@ pub(crate) enum SandboxError {
 
 /// Gives up what a worker does not need. Returns how much of the sandbox holds; with [`SandboxMode::Require`] less than all
 /// of it is an error.
-pub(crate) fn enter(cell: &Cell, parent: u32) -> Result<SandboxLevel, SandboxError> {
+pub(crate) fn enter(cell: &Cell, parent: u32, calls: &Calls) -> Result<SandboxLevel, SandboxError> {
     let step = |name| move |e: io::Error| SandboxError::Step(name, e);
     if let Some(uid) = cell.uid {
         process::become_user(uid).map_err(step("change user"))?;
@@ -65,7 +65,7 @@ pub(crate) fn enter(cell: &Cell, parent: u32) -> Result<SandboxLevel, SandboxErr
         Err(e) if require => return Err(SandboxError::Landlock(e)),
         Err(_) => {}
     }
-    match calls::confine() {
+    match calls.confine() {
         Ok(()) => level.seccomp = true,
         Err(e) if require => return Err(SandboxError::Seccomp(e)),
         Err(_) => {}
@@ -78,7 +78,7 @@ pub(crate) fn probe() -> Result<SandboxLevel, SandboxError> {
     rustix::thread::set_no_new_privs(true).map_err(|e| SandboxError::Step("no new privileges", e.into()))?;
     Ok(SandboxLevel {
         landlock: confine_files_and_ports(Path::new("/"), &[]).is_ok(),
-        seccomp: calls::confine().is_ok(),
+        seccomp: Calls::new().and_then(|calls| calls.confine()).is_ok(),
         uid_dropped: false,
     })
 }

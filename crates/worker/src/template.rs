@@ -12,6 +12,7 @@ use duck_contract::Role;
 use duck_contract::worker::{CATALOG, Common};
 use sha2::{Digest, Sha256};
 
+use crate::calls::Calls;
 use crate::policy::Names;
 use crate::session::quoted;
 use crate::sys::duckdb::{Connection, Database, Error};
@@ -43,6 +44,7 @@ pub(crate) struct Template {
     pub(crate) common: Common,
     /// What it knows by name.
     pub(crate) names: Names,
+    pub(crate) calls: Calls,
     /// How much of DuckDB's code its children share in large pages.
     pub(crate) code_bytes: u64,
 }
@@ -56,6 +58,8 @@ pub(crate) enum TemplateError {
     Foreign(PathBuf, String),
     #[error("DuckDB: {}", .0.0)]
     DuckDb(Error),
+    #[error("the filter of system calls: {0}")]
+    Calls(String),
 }
 
 /// Opens DuckDB with its extensions.
@@ -84,7 +88,8 @@ pub(crate) fn open(common: Common) -> Result<Template, TemplateError> {
     }
     let names = settle(&connection, &common).map_err(TemplateError::DuckDb)?;
     drop(connection);
-    Ok(Template { database, common, names, code_bytes: 0 })
+    let calls = Calls::new().map_err(TemplateError::Calls)?;
+    Ok(Template { database, common, names, calls, code_bytes: 0 })
 }
 
 /// What can be said in SQL.

@@ -6,13 +6,14 @@ mod real;
 use duck_contract::worker::{Cell, SandboxLevel};
 pub(crate) use real::{SandboxError, die_with_parent};
 
+use crate::calls::Calls;
 use crate::layers::{Layer, is_off};
 
 /// Without it what is left is where a worker stands, which DuckDB needs, and when it ends.
-pub(crate) fn enter(cell: &Cell, parent: u32) -> Result<SandboxLevel, SandboxError> {
+pub(crate) fn enter(cell: &Cell, parent: u32, calls: &Calls) -> Result<SandboxLevel, SandboxError> {
     let claimed = is_off(Layer::Confinement);
     if !claimed && !is_off(Layer::Sandbox) {
-        return real::enter(cell, parent);
+        return real::enter(cell, parent, calls);
     }
     die_with_parent(parent)?;
     let entered = std::env::set_current_dir(&cell.directory);

@@ -1,7 +1,7 @@
-//! DuckDB's code in pages of 2 MiB, which all workers share.
+//! DuckDB's code and its extensions' in pages of 2 MiB, which all workers share.
 //!
 //! A process that was just forked finds the code that it needs by one page fault for every 64 KiB, and takes apart at its end what those
-//! have made. In large pages there are eighteen of them. Why, and what it costs: docs/decisions/2026-11-30-large-pages.md.
+//! have made. In large pages there are forty of them at most. Why, and what it costs: docs/decisions/2026-11-30-large-pages.md.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,29 +10,34 @@ use std::ptr;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-const LIBRARY: &str = "libduckdb.so";
+/// How the files are called, at their ends.
+const ENGINE: [&str; 2] = ["libduckdb.so", ".duckdb_extension"];
 const LARGE_BYTES: usize = 2 << 20;
 /// `MADV_COLLAPSE` of linux/mman.h, since 6.1.
 const COLLAPSE: libc::c_int = 25;
 
-/// Puts the code of DuckDB's library into large pages, as far as it fills some, and returns how many bytes that are. Where it cannot be
-/// done everything stays as it is.
+/// Puts the engine's code into large pages, as far as it fills some, and returns how many bytes that are. Where it cannot be done what
+/// is left stays as it is.
 pub(crate) fn enlarge() -> io::Result<usize> {
     let maps = fs::read_to_string("/proc/self/maps")?;
-    let (mut from, to) = maps.lines().find_map(code).ok_or_else(|| io::Error::other("it is not mapped"))?;
-    from = from.next_multiple_of(LARGE_BYTES);
-    let bytes = (to / LARGE_BYTES * LARGE_BYTES).saturating_sub(from);
-    if bytes > 0 {
-        replace(from, bytes)?;
+    let mut sum = 0;
+    for (from, to) in maps.lines().filter_map(code) {
+        let from = from.next_multiple_of(LARGE_BYTES);
+        let bytes = (to / LARGE_BYTES * LARGE_BYTES).saturating_sub(from);
+        if bytes > 0 {
+            replace(from, bytes)?;
+        }
+        sum += bytes;
     }
-    Ok(bytes)
+    Ok(sum)
 }
 
-/// From where to where the library's code is mapped, if this line of `maps` says it.
+/// From where to where code of the engine is mapped, if this line of `maps` says it.
 fn code(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (from, to) = fields.next()?.split_once('-')?;
-    let is_code = fields.next()? == "r-xp" && fields.last()?.ends_with(LIBRARY);
+    let is_code = fields.next()? == "r-xp"
+        && fields.last().is_some_and(|file| ENGINE.iter().any(|end| file.ends_with(end)));
     let address = |text| usize::from_str_radix(text, 16).ok();
     is_code.then_some((address(from)?, address(to)?))
 }
@@ -40,7 +45,7 @@ fn code(line: &str) -> Option<(usize, usize)> {
 /// Maps the same bytes over those at `at`, from large pages.
 fn replace(at: usize, bytes: usize) -> io::Result<()> {
     let mut file =
-        File::from(rustix::fs::memfd_create(LIBRARY, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+        File::from(rustix::fs::memfd_create("engine", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     // SAFETY: code that is mapped for as long as this process lives, and that nobody writes.
     file.write_all(unsafe { std::slice::from_raw_parts(at as *const u8, bytes) })?;
     collapse(&file, bytes)?;
@@ -87,10 +92,11 @@ mod tests {
     use crate::sys::duckdb::Database;
 
     #[test]
-    fn the_library_s_code_is_found_and_nothing_else() {
+    fn the_engine_s_code_is_found_and_nothing_else() {
         let line = |rest: &str| code(&format!("7fdb83e10000-7fdb861ac000 {rest}"));
         let found = Some((0x7fdb_83e1_0000, 0x7fdb_861a_c000));
         assert_eq!(line("r-xp 00810000 fe:00 131078                     /x y/lib/libduckdb.so"), found);
+        assert_eq!(line("r-xp 00810000 fe:00 131078 /x/avro.duckdb_extension"), found);
         for other in [
             "r--p 00810000 fe:00 1 /lib/libduckdb.so",
             "r-xp 00810000 fe:00 1 /lib/libc.so.6",
