@@ -1,9 +1,20 @@
-//! What the kernel says that a process uses. Plain: it reads the text of `/proc`.
+//! What the kernel says that a process uses. All but [`text`] is plain: it reads what that has fetched.
+
+use std::fs::File;
+use std::io::Read;
 
 /// What the kernel keeps for a thread: its stack there, 16 KiB, and a dozen structures.
 const THREAD_BYTES: u64 = 32 << 10;
 /// A clock tick of `/proc` is a hundredth of a second on every Linux machine (`USER_HZ`, proc(5)).
 const TICK_MS: u64 = 10;
+
+/// `/proc/{pid}/{file}`, if there is such a process.
+pub(super) fn text(pid: i32, file: &str) -> Option<String> {
+    // Room for all of it: the kernel does not tell the size, and reading on in small steps is a call for each.
+    let mut text = String::with_capacity(4 << 10);
+    File::open(format!("/proc/{pid}/{file}")).ok()?.read_to_string(&mut text).ok()?;
+    Some(text)
+}
 
 fn kibibytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;

@@ -308,17 +308,17 @@ impl Worker {
     /// The memory that it alone uses, bytes: its resident pages less what is shared with files and with all workers, and what the kernel keeps for
     /// it that grows without them: page tables and threads.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
-        memory_bytes(&fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?, self.code_bytes)
+        memory_bytes(&usage::text(self.pid, "status")?, self.code_bytes)
     }
 
     /// The processor time that it has used so far, milliseconds in steps of ten.
     pub(crate) fn cpu_ms(&self) -> Option<u64> {
-        usage::cpu_ms(&fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?)
+        usage::cpu_ms(&usage::text(self.pid, "stat")?)
     }
 
     /// The most memory that it ever had, bytes, with the pages that it shares with files.
     pub(crate) fn memory_bytes_peak(&self) -> Option<u64> {
-        usage::memory_bytes_peak(&fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?)
+        usage::memory_bytes_peak(&usage::text(self.pid, "status")?)
     }
 
     /// Sends a request on a connection that no other request uses. Give the connection back when the answer was read.
@@ -399,7 +399,8 @@ async fn watch(mut control: UnixStream, listening: JoinHandle<()>, home: Home, e
     end.bereaved.store(end.leases.load(Ordering::Acquire), Ordering::Release);
     let _ = listening.await;
     end.came.cancel();
-    drop(home);
+    // Spilled gigabytes take their time.
+    let _ = tokio::task::spawn_blocking(move || drop(home)).await;
 }
 
 async fn listen(mut stderr: tokio::net::unix::pipe::Receiver, said: Arc<Mutex<Vec<u8>>>) {

@@ -163,3 +163,19 @@ pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit takes any code and does not return.
     unsafe { libc::_exit(code) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_counted() {
+        let listed = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        // Other tests have threads as well, which come and go meanwhile.
+        let agree = (0..1_000).any(|_| {
+            let before = listed();
+            threads().unwrap() == before && before == listed()
+        });
+        assert!(agree && threads().unwrap() > 1);
+    }
+}
