@@ -143,7 +143,8 @@ impl Calls {
 
     /// From now on every other call of this thread, and of those it starts, is an error.
     pub(crate) fn confine(&self) -> Result<(), String> {
-        let program = [self.plain.as_slice(), &own_signals(), &self.with_arguments].concat();
+        let own_signals = own_signals().map_err(|e| e.to_string())?;
+        let program = [self.plain.as_slice(), &own_signals, &self.with_arguments].concat();
         apply_filter(&program).map_err(|e| e.to_string())
     }
 }
@@ -174,15 +175,15 @@ fn with_arguments() -> Result<BpfProgram, Error> {
 }
 
 /// Signals to threads of this process alone: its neighbours have its user. Goes on to what follows where it is no such call.
-fn own_signals() -> [sock_filter; 6] {
-    [
+fn own_signals() -> Result<[sock_filter; 6], Error> {
+    Ok([
         load(NUMBER_AT),
-        jump(IF_EQUAL, libc::SYS_tgkill as u32, 0, 4),
+        jump(IF_EQUAL, libc::SYS_tgkill.try_into()?, 0, 4),
         load(FIRST_ARGUMENT_AT),
         jump(IF_EQUAL, std::process::id(), 0, 1),
         answer(libc::SECCOMP_RET_ALLOW),
         answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-    ]
+    ])
 }
 
 /// Lets these calls pass; all others go on to what follows, as does a program of another architecture.
@@ -257,7 +258,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
 /// to read. So the worker's own directory, which DuckDB lets every statement read, is closed to them.
 fn files(rules: &mut Rules) -> Result<(), Error> {
     for (call, flags) in [(libc::SYS_open, 1), (libc::SYS_openat, 2)] {
-        let access = |access: i32| rule([bits(flags, libc::O_ACCMODE as u64, access as u64)?]);
+        let access = |access: i32| rule([bits(flags, libc::O_ACCMODE as u64, u64::try_from(access)?)?]);
         rules.insert(call, vec![access(libc::O_WRONLY)?, access(libc::O_RDWR)?]);
     }
     Ok(())

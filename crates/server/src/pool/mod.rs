@@ -4,6 +4,7 @@
 //! ceiling, never more that work than there is memory for, never two for one key, never ends a worker that is leased. A start is
 //! detached from the request that wanted it: when that client gives up, the next one finds the worker.
 
+mod forge;
 mod install;
 mod machine;
 mod numbers;
@@ -14,16 +15,16 @@ mod state;
 mod usage;
 mod worker;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duck_contract::worker::{Cell, Common, Keys, Spec};
+use duck_contract::worker::{Cell, Spec};
 use duck_contract::{Code, Role};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+pub use self::forge::{Forge, Ports};
 pub use self::install::probe;
 pub use self::machine::Machine;
 use self::numbers::{Number, Numbers};
@@ -35,7 +36,7 @@ use self::spares::Spares;
 pub use self::state::Gauges;
 use self::state::{Ceilings, State, Step};
 pub(crate) use self::worker::{Outgrown, Worker};
-use crate::doors::{Errand, OnErrand, Passes, Place, Visitor};
+use crate::doors::{Errand, OnErrand, Place, Visitor};
 use crate::fault::Fault;
 use crate::governance::Permit;
 use crate::limits::Turn;
@@ -48,52 +49,6 @@ const ROUNDS_APART: usize = 10;
 const GRUDGE: Duration = Duration::from_secs(1);
 /// To see the process of an evicted worker end before another takes its place.
 const EVICTION_MAX: Duration = Duration::from_secs(1);
-
-/// Where the doors are, and what a worker must not reach.
-#[derive(Debug, Clone, Copy)]
-pub struct Ports {
-    /// The catalog door.
-    pub catalog: u16,
-    /// The storage door.
-    pub storage: u16,
-    /// Something else that listens on loopback, for the self-test.
-    pub forbidden: u16,
-}
-
-/// Everything that a start needs.
-pub struct Forge {
-    /// Issues the credentials.
-    pub passes: Passes,
-    /// Where the doors are.
-    pub ports: Ports,
-    /// Finds out where a warehouse lies.
-    pub places: Arc<dyn Places>,
-    /// What workers are told.
-    pub settings: WorkerSettings,
-    /// The schema that needs no name.
-    pub default_schema: String,
-    /// Longer than the catalog door takes to settle a change, seconds.
-    pub http_timeout_s: u64,
-    /// The folder for workers' directories and sockets.
-    pub runtime: PathBuf,
-}
-
-impl Forge {
-    /// What is the same for all workers, or at least for those of workspaces without a class of their own.
-    fn common(&self, extensions: PathBuf) -> Common {
-        let usual = self.settings.allowance("");
-        Common {
-            extensions,
-            threads: self.settings.threads_max(),
-            front: std::process::id(),
-            catalog_port: self.ports.catalog,
-            default_schema: self.default_schema.clone(),
-            http_timeout_s: self.http_timeout_s,
-            memory_bytes: usual.memory_mb << 20,
-            spill_bytes_max: usual.spill_mb_max << 20,
-        }
-    }
-}
 
 /// Knows where warehouses lie in the store.
 #[async_trait::async_trait]
@@ -333,7 +288,7 @@ impl Inner {
         let began = Instant::now();
         let unable =
             |e: std::io::Error| Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e);
-        let cell = self.cell(allowance);
+        let cell = self.forge.cell(allowance);
         let process = async {
             if let Some(victim) = evicted {
                 victim.kill();
@@ -379,28 +334,10 @@ impl Inner {
         worker::Spare::bear(id, &self.nursery, &self.forge.runtime, cell, pass).await
     }
 
-    /// What a worker with this allowance is confined to; its directory and its keys are not known yet.
-    fn cell(&self, allowance: Allowance) -> Cell {
-        let Forge { ports, settings, .. } = &self.forge;
-        Cell {
-            directory: String::new(),
-            catalog_port: ports.catalog,
-            storage_port: ports.storage,
-            forbidden_port: ports.forbidden,
-            memory_bytes: allowance.memory_mb << 20,
-            memory_bytes_max: allowance.memory_mb_max << 20,
-            spill_bytes_max: allowance.spill_mb_max << 20,
-            threads: allowance.threads,
-            uid: rustix::process::geteuid().is_root().then_some(settings.uid),
-            sandbox: settings.sandbox,
-            keys: Keys::default(),
-        }
-    }
-
     /// Replaces spares that were taken or have died.
     async fn fill_spares(&self) {
         // Every workspace without a class of its own has this one.
-        let cell = self.cell(self.forge.settings.allowance(""));
+        let cell = self.forge.cell(self.forge.settings.allowance(""));
         while self.spares.want(&cell) {
             match self.bear(cell.clone()).await {
                 Ok(spare) => self.spares.put(spare),
