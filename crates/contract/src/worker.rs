@@ -1,7 +1,8 @@
 //! What the front and an engine say to each other.
 //!
-//! The template that workers are copied from is started with a [`Common`] as one line of JSON. A worker's birth is one exchange on its control socket: the front sends a [`Cell`] and, when it knows what the worker is for,
-//! a [`Spec`], each as one line of JSON; the worker answers one [`Report`]. From then on the socket carries nothing; its end means
+//! The template that workers are copied from is started with a [`Common`], in JSON. A worker's birth is one exchange on its control
+//! socket: the front sends a [`Cell`] and, when it knows what the worker is for, a [`Spec`], each as one line of JSON; the worker
+//! answers one [`Report`]. From then on the socket carries nothing; its end means
 //! the worker's end. Statements go over HTTP on the worker's Unix socket: `POST /statement` with a [`Statement`], answered by the
 //! bytes that the client gets or by a [`Failure`], which comes as a trailer when bytes were sent already; `DELETE /statement/{id}`
 //! interrupts one and answers when it has ended; `GET /statements` tells how far all of them are, as a list of [`Progress`].

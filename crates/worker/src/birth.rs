@@ -34,10 +34,9 @@ type Error = Box<dyn std::error::Error>;
 pub(crate) fn zygote(common: Common) -> Result<(), Error> {
     let (parent, mut template) = open(common)?;
     process::ignore_children();
-    match code::enlarge() {
-        Ok(bytes) => template.code_bytes = bytes as u64,
+    if let Err(e) = code::enlarge(&mut template.code_bytes) {
         // The front hears it. Workers are a tenth slower without, and that is all.
-        Err(e) => eprintln!("the engine's code is not in large pages: {e}"),
+        eprintln!("the engine's code is not in large pages: {e}");
     }
     announce(&parent, 0)?;
     let this = std::process::id();

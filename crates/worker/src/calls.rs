@@ -174,9 +174,12 @@ fn with_arguments() -> Result<BpfProgram, Error> {
     Ok(SeccompFilter::new(rules, others, these, arch)?.try_into()?)
 }
 
-/// Signals to threads of this process alone: its neighbours have its user. Goes on to what follows where it is no such call.
-fn own_signals() -> Result<[sock_filter; 6], Error> {
+/// Signals to threads of this process alone: its neighbours have its user. Goes on to what follows where it is no such call, as does a
+/// program of another architecture, whose numbers mean other calls.
+fn own_signals() -> Result<[sock_filter; 8], Error> {
     Ok([
+        load(ARCH_AT),
+        jump(IF_EQUAL, X86_64, 0, 6),
         load(NUMBER_AT),
         jump(IF_EQUAL, libc::SYS_tgkill.try_into()?, 0, 4),
         load(FIRST_ARGUMENT_AT),
@@ -353,15 +356,19 @@ fn bits(index: u8, mask: u64, value: u64) -> Result<SeccompCondition, Error> {
 mod tests {
     use super::*;
 
-    /// Runs the tree as the kernel would; nothing where it goes on to what follows.
-    fn told(program: &BpfProgram, arch: u32, number: u32) -> Option<u32> {
+    /// Runs a part of the program as the kernel would; nothing where it goes on to what follows.
+    fn told(program: &[sock_filter], [arch, number, argument]: [u32; 3]) -> Option<u32> {
         let (mut at, mut value) = (0, 0);
         while let Some(step) = program.get(at) {
             at += 1;
             let (jt, jf) = (usize::from(step.jt), usize::from(step.jf));
             at += match step.code {
                 LOAD => {
-                    value = if step.k == ARCH_AT { arch } else { number };
+                    value = match step.k {
+                        ARCH_AT => arch,
+                        NUMBER_AT => number,
+                        _ => argument,
+                    };
                     0
                 }
                 IF_EQUAL if value == step.k => jt,
@@ -375,6 +382,19 @@ mod tests {
         None
     }
 
+    const I386: u32 = 0x4000_0003;
+
+    #[test]
+    fn only_own_threads_get_signals() {
+        let program = own_signals().unwrap();
+        let (call, own) = (u32::try_from(libc::SYS_tgkill).unwrap(), std::process::id());
+        let refused = Some(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+        assert_eq!(told(&program, [X86_64, call, own]), Some(libc::SECCOMP_RET_ALLOW));
+        assert_eq!(told(&program, [X86_64, call, own + 1]), refused);
+        assert_eq!(told(&program, [X86_64, call + 1, own]), None);
+        assert_eq!(told(&program, [I386, call, own]), None);
+    }
+
     #[test]
     fn the_tree_passes_what_is_allowed_and_nothing_else() {
         let program = by_number(ALLOWED).unwrap();
@@ -385,10 +405,10 @@ mod tests {
                 number if ALLOWED.contains(&number) => allow,
                 _ => None,
             };
-            assert_eq!(told(&program, X86_64, number), expected, "{number}");
-            assert_eq!(told(&program, 0x4000_0003, number), None);
+            assert_eq!(told(&program, [X86_64, number, 0]), expected, "{number}");
+            assert_eq!(told(&program, [I386, number, 0]), None);
         }
         let one = by_number(&[7]).unwrap();
-        assert_eq!([6, 7, 8].map(|number| told(&one, X86_64, number)), [None, allow, None]);
+        assert_eq!([6, 7, 8].map(|number| told(&one, [X86_64, number, 0])), [None, allow, None]);
     }
 }

@@ -62,11 +62,11 @@ impl Door {
     {
         let (head, body) = request.into_parts();
         let visitor =
-            self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()));
+            || self.visitor(&head.headers).ok_or_else(|| refused("no worker of ours", unknown_worker()));
         let (visitor, prefix, segments, rest) = match routes::asked(&head.method, &head.uri) {
             Ok(Asked::Config(warehouse)) => return config(warehouse.as_deref()),
-            Ok(Asked::Below { prefix, segments, rest }) => (visitor?, prefix, segments, rest),
-            Err(reply) => return Err(visitor.err().unwrap_or_else(|| refused("no such route", reply))),
+            Ok(Asked::Below { prefix, segments, rest }) => (visitor()?, prefix, segments, rest),
+            Err(reply) => return Err(visitor().err().unwrap_or_else(|| refused("no such route", reply))),
         };
         if prefix != CATALOG {
             tracing::warn!(warehouse = visitor.warehouse, "a worker asked for another warehouse's prefix");
