@@ -154,10 +154,13 @@ fn start_log(log: Log, level: &str) {
 }
 
 fn run(command: Command) -> Result<(), Failed> {
-    // The engines need the cores more: an answer takes them several times of what it takes the front, and each thread more that looks
-    // for something to do wakes up to find it done (docs/performance.md).
-    let threads = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if matches!(command, Command::Serve { .. } | Command::Dev { .. }) {
+        // The engines need the cores more (docs/decisions/2026-11-30-half-of-the-cores.md).
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        runtime.worker_threads((cores / 2).max(1));
+    }
+    let runtime = runtime.enable_all().build()?;
     match command {
         Command::Serve { file, json } => runtime.block_on(serve(file.load()?, json)),
         Command::Dev { dir, port, json } => runtime.block_on(develop(&dir, port, json)),

@@ -136,9 +136,13 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new() -> Result<Calls, String> {
-        let made =
-            by_number(ALLOWED).and_then(|plain| Ok(Calls { plain, with_arguments: with_arguments()? }));
-        made.map_err(|e| e.to_string())
+        let make = || -> Result<Calls, Error> {
+            let mut plain = by_number(ALLOWED)?;
+            plain.extend(closed_files(libc::SYS_open, SECOND_ARGUMENT_AT)?);
+            plain.extend(closed_files(libc::SYS_openat, THIRD_ARGUMENT_AT)?);
+            Ok(Calls { plain, with_arguments: with_arguments()? })
+        };
+        make().map_err(|e| e.to_string())
     }
 
     /// From now on every other call of this thread, and of those it starts, is an error.
@@ -172,6 +176,22 @@ fn with_arguments() -> Result<BpfProgram, Error> {
     let arch = std::env::consts::ARCH.try_into()?;
     let (others, these) = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
     Ok(SeccompFilter::new(rules, others, these, arch)?.try_into()?)
+}
+
+/// No file and no directory can be opened to be read. What DuckDB spills it opens to read and write; what a statement names it opens
+/// to read. So the worker's own directory, which DuckDB lets every statement read, is closed to them, as Landlock would say it. Goes on
+/// to what follows with any other call.
+fn closed_files(call: i64, flags_at: u32) -> Result<[sock_filter; 8], Error> {
+    Ok([
+        load(ARCH_AT),
+        jump(IF_EQUAL, X86_64, 0, 6),
+        load(NUMBER_AT),
+        jump(IF_EQUAL, call.try_into()?, 0, 4),
+        load(flags_at),
+        sock_filter { code: AND, jt: 0, jf: 0, k: libc::O_ACCMODE as u32 },
+        jump(IF_EQUAL, libc::O_RDONLY as u32, 0, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EACCES as u32),
+    ])
 }
 
 /// Signals to threads of this process alone: its neighbours have its user. Goes on to what follows where it is no such call, as does a
@@ -236,6 +256,7 @@ fn tree_length(ranges: &[(u32, u32)]) -> usize {
 
 // Instructions of classic BPF, and where `struct seccomp_data` has what.
 const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
 const IF_EQUAL: u16 = 0x15;
 const IF_MORE: u16 = 0x25;
 const IF_NOT_LESS: u16 = 0x35;
@@ -243,6 +264,8 @@ const RETURN: u16 = 0x06;
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 const FIRST_ARGUMENT_AT: u32 = 16;
+const SECOND_ARGUMENT_AT: u32 = 24;
+const THIRD_ARGUMENT_AT: u32 = 32;
 const X86_64: u32 = 0xc000_003e;
 
 fn load(at: u32) -> sock_filter {
@@ -257,8 +280,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// No file and no directory can be opened to be read. What DuckDB spills it opens to read and write; what a statement names it opens
-/// to read. So the worker's own directory, which DuckDB lets every statement read, is closed to them.
+/// What is opened is opened to be written.
 fn files(rules: &mut Rules) -> Result<(), Error> {
     for (call, flags) in [(libc::SYS_open, 1), (libc::SYS_openat, 2)] {
         let access = |access: i32| rule([bits(flags, libc::O_ACCMODE as u64, u64::try_from(access)?)?]);
@@ -374,6 +396,10 @@ mod tests {
                 IF_EQUAL if value == step.k => jt,
                 IF_MORE if value > step.k => jt,
                 IF_NOT_LESS if value >= step.k => jt,
+                AND => {
+                    value &= step.k;
+                    0
+                }
                 RETURN => return Some(step.k),
                 _ => jf,
             };
@@ -383,6 +409,21 @@ mod tests {
     }
 
     const I386: u32 = 0x4000_0003;
+
+    #[test]
+    fn files_are_closed_to_who_only_reads() {
+        let program = closed_files(libc::SYS_openat, THIRD_ARGUMENT_AT).unwrap();
+        let call = u32::try_from(libc::SYS_openat).unwrap();
+        let told = |arch, number, flags: i32| told(&program, [arch, number, flags.cast_unsigned()]);
+        let refused = Some(libc::SECCOMP_RET_ERRNO | libc::EACCES as u32);
+        for flags in [libc::O_RDONLY, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_DIRECTORY, libc::O_PATH] {
+            assert_eq!(told(X86_64, call, flags), refused);
+            assert_eq!(told(X86_64, call + 1, flags), None);
+            assert_eq!(told(I386, call, flags), None);
+        }
+        assert_eq!(told(X86_64, call, libc::O_RDWR | libc::O_CREAT), None);
+        assert_eq!(told(X86_64, call, libc::O_WRONLY), None);
+    }
 
     #[test]
     fn only_own_threads_get_signals() {

@@ -190,8 +190,7 @@ fn sort(exception: &Exception, words: String) -> (Code, String) {
         "Invalid Configuration" if text.contains("iceberg table") => {
             ours(Code::SqlRuntime, "There is no Iceberg table at the place that the statement names.")
         }
-        // By Landlock; by the filter of calls.
-        "IO" if text.contains("Permission denied") || text.contains("Operation not permitted") => ours(
+        "IO" if text.contains("Permission denied") => ours(
             Code::OutsideWarehouse,
             "The statement reaches for something outside this workspace's warehouse, which no statement can.",
         ),

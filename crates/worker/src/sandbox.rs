@@ -121,8 +121,7 @@ fn confine_files_and_ports(directory: &Path, ports: &[u16]) -> Result<(), String
             .handle_access(AccessNet::from_all(LANDLOCK))?
             .scope(Scope::from_all(LANDLOCK))?
             .create()?
-            .add_rule(PathBeneath::new(PathFd::new(directory)?, own))?
-            .add_rule(PathBeneath::new(PathFd::new("/dev/urandom")?, AccessFs::ReadFile))?;
+            .add_rule(PathBeneath::new(PathFd::new(directory)?, own))?;
         for port in ports {
             rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }

@@ -24,10 +24,10 @@ const SUMS: &str = include_str!("../../../scripts/duckdb-1.5.5-linux_amd64.sha25
 
 /// The same for every worker. GLOBAL: a plain SET is seen by its own connection only.
 const SETTINGS: [&str; 7] = [
-    // The working directory, which is each worker's own.
-    "SET GLOBAL temp_directory = '.'",
     // First: it cannot be changed once the secret manager was used.
     "SET GLOBAL allow_persistent_secrets = false",
+    // The working directory, which is each worker's own.
+    "SET GLOBAL temp_directory = '.'",
     "SET GLOBAL errors_as_json = true",
     "SET GLOBAL TimeZone = 'UTC'",
     "SET GLOBAL http_retries = 1",
@@ -45,7 +45,7 @@ pub(crate) struct Template {
     /// What it knows by name.
     pub(crate) names: Names,
     pub(crate) calls: Calls,
-    /// How much of DuckDB's code its children share in large pages.
+    /// How much of the engine's code its children share in large pages.
     pub(crate) code_bytes: u64,
 }
 
@@ -87,6 +87,7 @@ pub(crate) fn open(common: Common) -> Result<Template, TemplateError> {
         connection.run(&format!("LOAD '{path}'")).map_err(TemplateError::DuckDb)?;
     }
     let names = settle(&connection, &common).map_err(TemplateError::DuckDb)?;
+    // It holds a connection to the door as long as it lives, which no worker may inherit.
     drop(connection);
     let calls = Calls::new().map_err(TemplateError::Calls)?;
     Ok(Template { database, common, names, calls, code_bytes: 0 })
@@ -105,7 +106,7 @@ fn settle(connection: &Connection, common: &Common) -> Result<Names, Error> {
     let endpoint = format!("ENDPOINT 'http://127.0.0.1:{}'", common.catalog_port);
     run(&format!("CREATE SECRET door (TYPE iceberg, TOKEN '', {endpoint})"))?;
     attach(common, Role::Reader).iter().try_for_each(|sql| run(sql))?;
-    // Off, every request opens a TCP connection. Not before, lest a worker should inherit one.
+    // Off, every request opens a TCP connection. Not before, lest one be kept for those who come later.
     run("SET GLOBAL httpfs_connection_caching = true")?;
     Ok(names)
 }

@@ -186,6 +186,7 @@ impl Pool {
         let ended = self.0.state().close();
         drop(ended);
         self.0.spares.close();
+        self.0.nursery.retire();
         self.0.changed.notify_waiters();
     }
 
@@ -195,6 +196,10 @@ impl Pool {
         let inner = self.0.clone();
         let _ = tokio::task::spawn_blocking(move || inner.nursery.close()).await;
     }
+}
+
+fn unable(e: std::io::Error) -> Fault {
+    Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e)
 }
 
 fn ceilings(settings: &Settings) -> Ceilings {
@@ -286,8 +291,6 @@ impl Inner {
         evicted: Option<Arc<Worker>>,
     ) -> Result<Worker, Fault> {
         let began = Instant::now();
-        let unable =
-            |e: std::io::Error| Fault::new(Code::EngineUnavailable, "No engine could be started.").because(e);
         let cell = self.forge.cell(allowance);
         let process = async {
             if let Some(victim) = evicted {
@@ -295,37 +298,44 @@ impl Inner {
                 let _ = tokio::time::timeout(EVICTION_MAX, victim.ended()).await;
             }
             match self.spares.take(&cell) {
-                Some(spare) => Ok(spare),
-                None => self.bear(cell.clone()).await,
+                Some(spare) => Ok((spare, true)),
+                None => Ok((self.bear(cell.clone()).await.map_err(unable)?, false)),
             }
         };
-        let process = async { process.await.map_err(unable) };
         let verified = self.forge.places.place_of(name);
         let worker = if let Some(place) = self.forge.places.expected(name) {
             // The configuration's word, which the catalog has to confirm before anybody gets this worker.
             let assigned = async { self.assign(process.await?, &cell, name, *role, place).await };
             tokio::try_join!(verified, assigned)?.1
         } else {
-            let (place, spare) = tokio::try_join!(verified, process)?;
-            self.assign(spare, &cell, name, *role, place).await?
+            let (place, process) = tokio::try_join!(verified, process)?;
+            self.assign(process, &cell, name, *role, place).await?
         };
         let ms = began.elapsed().as_millis();
         tracing::info!(worker = worker.id, pid = worker.pid, warehouse = %name, role = role.as_str(), ms, "worker ready");
         Ok(worker)
     }
 
-    /// Tells the doors, and then the process, which warehouse it is for.
+    /// Tells the doors, and then the process, which warehouse it is for. One that has waited may have died meanwhile, without a word to
+    /// anybody: then a newborn takes its place.
     async fn assign(
         &self,
-        spare: worker::Spare,
+        (spare, has_waited): (worker::Spare, bool),
         cell: &Cell,
         warehouse: &str,
         role: Role,
         place: Place,
     ) -> Result<Worker, Fault> {
         let spec = Spec { role, bucket: place.bucket.clone(), prefix: place.prefix.clone() };
-        let visitor = Visitor::new(warehouse, place, role);
-        spare.become_worker(cell, &spec, visitor, self.start_ms_max).await
+        let visitor = || Visitor::new(warehouse, place.clone(), role);
+        match spare.become_worker(cell, &spec, visitor(), self.start_ms_max).await {
+            Err(fault) if has_waited && fault.code == Code::EngineUnavailable => {
+                tracing::warn!(error = %fault, "a spare worker could not be used");
+                let newborn = self.bear(cell.clone()).await.map_err(unable)?;
+                newborn.become_worker(cell, &spec, visitor(), self.start_ms_max).await
+            }
+            told => told,
+        }
     }
 
     async fn bear(&self, cell: Cell) -> std::io::Result<worker::Spare> {

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use duck_contract::worker::Common;
@@ -54,6 +55,8 @@ type Wish = (Birth, oneshot::Sender<io::Result<i32>>);
 /// The thread that owns the processes. Dropping it ends them, and with a zygote all its workers.
 pub(crate) struct Nursery {
     wishes: Mutex<Option<mpsc::SyncSender<Wish>>>,
+    /// Whether a process is kept ready.
+    ready: Arc<AtomicBool>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -61,7 +64,9 @@ impl Nursery {
     /// Starts the zygote, or the first spare, and returns when it is ready.
     pub(crate) fn open(recipe: Recipe) -> io::Result<Self> {
         let (wishes, inbox) = mpsc::sync_channel::<Wish>(64);
-        let (ready_sender, ready) = mpsc::sync_channel(1);
+        let (ready_sender, begun) = mpsc::sync_channel(1);
+        let ready = Arc::new(AtomicBool::new(true));
+        let keep_ready = ready.clone();
         let thread = std::thread::Builder::new().name("nursery".to_owned()).spawn(move || {
             let mut mother = Mother { recipe, process: None };
             if ready_sender.send(mother.ready().map(|_| ())).is_err() {
@@ -78,14 +83,16 @@ impl Nursery {
                     Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 }
                 // A template that has died is replaced at once, not when somebody needs it.
-                if let Err(e) = mother.ready() {
+                if keep_ready.load(Ordering::Relaxed)
+                    && let Err(e) = mother.ready()
+                {
                     tracing::error!(error = %e, "no template for the next worker");
                     std::thread::sleep(PAUSE);
                 }
             }
         })?;
-        ready.recv().map_err(|_| io::Error::other("the nursery ended"))??;
-        Ok(Nursery { wishes: Mutex::new(Some(wishes)), thread: Mutex::new(Some(thread)) })
+        begun.recv().map_err(|_| io::Error::other("the nursery ended"))??;
+        Ok(Nursery { wishes: Mutex::new(Some(wishes)), ready, thread: Mutex::new(Some(thread)) })
     }
 
     /// A new worker's pid.
@@ -99,6 +106,11 @@ impl Nursery {
 }
 
 impl Nursery {
+    /// Keeps no process ready any more: the doors, which it needs, are about to close.
+    pub(crate) fn retire(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
     /// Ends the processes, and with a zygote all its workers. Blocks until they are gone.
     pub(crate) fn close(&self) {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner).take();

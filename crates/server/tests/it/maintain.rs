@@ -137,8 +137,11 @@ async fn beside_writers(settings: &[(&str, &str, &str)], rounds: usize) {
     let writer = async |n: usize| {
         let mut rows = 0_u64;
         while working() {
-            world.acme.write(&format!("INSERT INTO datasets.w{n} VALUES ({rows})")).await;
-            rows += 1;
+            // Every commit adds to what all parts together have to hold, and the slower the machine the longer there are more.
+            if rows < 80 {
+                world.acme.write(&format!("INSERT INTO datasets.w{n} VALUES ({rows})")).await;
+                rows += 1;
+            }
             let own = world.stored().into_iter().filter(|key| key.starts_with(&folders[n]));
             own.for_each(|key| world.ages(&key));
             // Every commit adds a manifest list that every run reads, so that many commits make slow runs.

@@ -6,7 +6,7 @@ use duck_contract::Code;
 use futures::StreamExt;
 use serde_json::json;
 
-use crate::world::{World, cpu_ticks, until};
+use crate::world::{World, cpu_ticks, kill, until};
 
 /// Where processes are counted, those that wait for a warehouse would be in the way.
 const NO_SPARES: (&str, &str, &str) = ("pool", "spares", "0");
@@ -120,6 +120,24 @@ async fn a_client_that_goes_away_stops_its_statement() {
         .await;
         assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
     }
+}
+
+#[tokio::test]
+async fn a_spare_that_dies_as_it_is_taken_costs_nobody_an_answer() {
+    let world = World::start(&[("pool", "spares", "3")]).await;
+    let mut answered = 0;
+    for _ in 0..5 {
+        until("there are spares", || world.workers().len() > 2).await;
+        world.workers().into_iter().for_each(|pid| kill(pid, rustix::process::Signal::KILL));
+        let answer = world.acme.post(&json!({"sql": "SELECT 1"})).await;
+        if answer.status().is_success() {
+            answered += 1;
+        } else {
+            // Its own engine was among them, and the server has not noticed yet.
+            assert_eq!(crate::world::problem(answer).await.code, Code::EngineLost);
+        }
+    }
+    assert!(answered > 0);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use duck_contract::Code;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
-use crate::world::{Organisation, Process, World, problem, shared, until};
+use crate::world::{Organisation, Process, World, children, problem, shared, until};
 
 fn secret(world: &World) -> String {
     let file: toml::Table =
@@ -244,7 +244,7 @@ async fn a_worker_holds_nothing_but_its_own() {
     // Control socket and listener; the pipe is for last words.
     let born = ["0 /dev/null", "1 /dev/null", "2 pipe", "3 socket", "4 socket"];
     let is_more = |fd: &&String| !born.contains(&fd.as_str());
-    // Then its runtime's, whose signals come by a pair of sockets. None is a connection: the template has spoken to the catalog door.
+    // Then its runtime's, whose signals come by a pair of sockets. None is a connection.
     let is_runtimes = |pid: i32, fd: &String| {
         let number = fd.split(' ').next().unwrap();
         fd.ends_with(" anon_inode") || (fd.ends_with(" socket") && !is_tcp(pid, number))
@@ -260,6 +260,12 @@ async fn a_worker_holds_nothing_but_its_own() {
         world.workers().iter().filter(|pid| settled(pid)).count() == 2
     })
     .await;
+    // Nor does the template hold one that a child could inherit: it has spoken to the catalog door.
+    for template in children(world.pid) {
+        let held = descriptors(template);
+        assert!(held.len() > 3, "{held:?}");
+        assert!(held.iter().all(|fd| !is_tcp(template, fd.split(' ').next().unwrap())), "{held:?}");
+    }
     assert_eq!(world.acme.rows("SELECT count(*) FROM ds_toydemo001").await, json!([[5_000]]));
     for pid in world.workers() {
         let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}"));

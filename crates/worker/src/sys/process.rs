@@ -149,7 +149,7 @@ pub(crate) fn keep_only(
             }
         }
     }
-    // SAFETY: closes only what nobody here uses any more: DuckDB keeps no descriptor after LOAD (a test lists them).
+    // SAFETY: closes only what nobody here uses any more: the template keeps no other descriptor (a test lists them).
     if unsafe { libc::close_range(LISTENER as u32 + 1, u32::MAX, 0) } == -1 {
         return Err(io::Error::last_os_error());
     }
