@@ -27,11 +27,19 @@ PORTS = (
 
 class Weed:
     def __init__(self, program, home, identities):
+        for _ in range(3):
+            # Somebody else may take a port between the look for a free one and its use.
+            if self.start(program, home, identities):
+                return
+            self.stop()
+        raise OSError("three times others took one of nine free ports")
+
+    def start(self, program, home, identities):
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
         ports = {name: each.getsockname()[1] for name, each in zip(PORTS, sockets)}
         for each in sockets:
             each.close()
-        folder = home.folder("weed")
+        folder = home.folder(f"weed-{ports['master.port']}")
         admin = {"name": "admin", "credentials": [ADMIN], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
         Path(folder, "identities.json").write_text(json.dumps({"identities": [admin, *identities]}))
         self.process = Process(
@@ -46,9 +54,12 @@ class Weed:
         self.address = ("127.0.0.1", ports["s3.port"])
         self.catalog = ("127.0.0.1", ports["s3.port.iceberg"])
         endpoint = "http://%s:%d" % self.address
-        answers(f"{endpoint}/healthz")
+        log = Path(folder, "weed.log")
+        if not answers(f"{endpoint}/healthz", lambda: "address already in use" in log.read_text()):
+            return False
         self.admin = S3(endpoint, ADMIN["accessKey"], ADMIN["secretKey"])
         self.store = S3(endpoint, KEY_ID, SECRET)
+        return True
 
     def storage(self, address):
         """What a server is told of the store, which is known to it by this address."""
@@ -74,12 +85,16 @@ def rights(actions, buckets):
     return [f"{action}:{bucket}" for action in actions for bucket in buckets]
 
 
-def answers(url, wait_s=60):
+def answers(url, lost=lambda: False, wait_s=60):
+    """Whether there is an answer before it is lost."""
     ends = time.monotonic() + wait_s
     while True:
         try:
-            return urllib.request.urlopen(url, timeout=2).read()
+            urllib.request.urlopen(url, timeout=2).read()
+            return True
         except OSError:
+            if lost():
+                return False
             if time.monotonic() > ends:
                 raise
             time.sleep(0.05)

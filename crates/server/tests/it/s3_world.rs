@@ -40,6 +40,17 @@ pub struct Weed {
 impl Weed {
     /// Starts it with one bucket, `lakehouse`, one key for that bucket, and one that may only read it.
     pub async fn start() -> Weed {
+        for _ in 0..3 {
+            let weed = Weed::prepared();
+            if weed.answers().await {
+                weed.makes_its_bucket();
+                return weed;
+            }
+        }
+        panic!("three times others took one of nine free ports");
+    }
+
+    fn prepared() -> Weed {
         let listeners: Vec<_> = PORTS.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
@@ -53,8 +64,6 @@ impl Weed {
         ]});
         std::fs::write(weed.home.path().join("identities.json"), identities.to_string()).unwrap();
         weed.run();
-        weed.answers().await;
-        weed.makes_its_bucket();
         weed
     }
 
@@ -88,21 +97,22 @@ impl Weed {
         self.running = Some((child, stdin));
     }
 
-    /// Waits until it answers S3 requests.
-    async fn answers(&self) {
+    /// Waits until it answers S3 requests. False when somebody else has taken a port that was free when it was looked for.
+    async fn answers(&self) -> bool {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let log = || std::fs::read_to_string(self.home.path().join("weed.log")).unwrap();
         for _ in 0..600 {
             if let Ok(answer) = client.get(format!("{}/healthz", self.endpoint())).send().await
                 && answer.status().is_success()
             {
-                return;
+                return true;
+            }
+            if log().contains("address already in use") {
+                return false;
             }
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
-        panic!(
-            "SeaweedFS did not start: {}",
-            std::fs::read_to_string(self.home.path().join("weed.log")).unwrap()
-        );
+        panic!("SeaweedFS did not start: {}", log());
     }
 
     /// Makes the bucket if it is not there, and waits until it can be written.
@@ -310,7 +320,7 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     assert!(TcpStream::connect(("127.0.0.1", weed.s3_port())).is_err());
 
     weed.run();
-    weed.answers().await;
+    assert!(weed.answers().await);
     weed.makes_its_bucket();
     let answer = in_the_end(acme, &json!({"sql": &sums, "format": "json"})).await;
     assert_eq!(answer["rows"], expected);
