@@ -29,9 +29,20 @@ struct Inheritance {
 
 type Error = Box<dyn std::error::Error>;
 
+pub(crate) const USAGE: &str = "usage: duck-worker probe | zygote COMMON | solo COMMON";
+
+/// Becomes what the front has asked for, told in JSON what is common to all workers.
+pub(crate) fn begin(mode: &str, common: &str) -> Result<(), Error> {
+    match mode {
+        "zygote" => zygote(serde_json::from_str(common)?),
+        "solo" => solo(serde_json::from_str(common)?),
+        _ => Err(USAGE.into()),
+    }
+}
+
 /// Forks a worker for every message, until the parent closes the socket.
 #[allow(clippy::print_stderr)]
-pub(crate) fn zygote(common: Common) -> Result<(), Error> {
+fn zygote(common: Common) -> Result<(), Error> {
     let (parent, mut template) = open(common)?;
     process::ignore_children();
     if let Err(e) = code::enlarge(&mut template.code_bytes) {
@@ -55,7 +66,7 @@ pub(crate) fn zygote(common: Common) -> Result<(), Error> {
 }
 
 /// Becomes a worker itself at the first message: the start where forking is not possible.
-pub(crate) fn solo(common: Common) -> Result<(), Error> {
+fn solo(common: Common) -> Result<(), Error> {
     let front = common.front;
     let (parent, template) = open(common)?;
     announce(&parent, 0)?;

@@ -42,17 +42,11 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let usage = "usage: duck-worker probe | zygote COMMON | solo COMMON";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments == ["probe"] {
-        return probe();
-    }
-    let [mode, common] = arguments.as_slice() else { return Err(usage.into()) };
-    let common = serde_json::from_str(common)?;
-    match mode.as_str() {
-        "zygote" => birth::zygote(common),
-        "solo" => birth::solo(common),
-        _ => Err(usage.into()),
+    match arguments.as_slice() {
+        [mode] if mode == "probe" => probe(),
+        [mode, common] => birth::begin(mode, common),
+        _ => Err(birth::USAGE.into()),
     }
 }
 

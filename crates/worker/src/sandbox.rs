@@ -42,7 +42,11 @@ pub(crate) enum SandboxError {
 
 /// Gives up what a worker does not need. Returns how much of the sandbox holds; with [`SandboxMode::Require`] less than all
 /// of it is an error.
-pub(crate) fn enter(cell: &Cell, parent: u32, calls: &Calls) -> Result<SandboxLevel, SandboxError> {
+pub(crate) fn enter(
+    cell: &Cell,
+    parent: u32,
+    calls: &Result<Calls, String>,
+) -> Result<SandboxLevel, SandboxError> {
     let step = |name| move |e: io::Error| SandboxError::Step(name, e);
     if let Some(uid) = cell.uid {
         process::become_user(uid).map_err(step("change user"))?;
@@ -65,7 +69,7 @@ pub(crate) fn enter(cell: &Cell, parent: u32, calls: &Calls) -> Result<SandboxLe
         Err(e) if require => return Err(SandboxError::Landlock(e)),
         Err(_) => {}
     }
-    match calls.confine() {
+    match calls.as_ref().map_err(Clone::clone).and_then(Calls::confine) {
         Ok(()) => level.seccomp = true,
         Err(e) if require => return Err(SandboxError::Seccomp(e)),
         Err(_) => {}

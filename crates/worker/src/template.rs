@@ -44,7 +44,8 @@ pub(crate) struct Template {
     pub(crate) common: Common,
     /// What it knows by name.
     pub(crate) names: Names,
-    pub(crate) calls: Calls,
+    /// Or why there is no filter of system calls.
+    pub(crate) calls: Result<Calls, String>,
     /// How much of the engine's code its children share in large pages.
     pub(crate) code_bytes: u64,
 }
@@ -58,8 +59,6 @@ pub(crate) enum TemplateError {
     Foreign(PathBuf, String),
     #[error("DuckDB: {}", .0.0)]
     DuckDb(Error),
-    #[error("the filter of system calls: {0}")]
-    Calls(String),
 }
 
 /// Opens DuckDB with its extensions.
@@ -89,8 +88,7 @@ pub(crate) fn open(common: Common) -> Result<Template, TemplateError> {
     let names = settle(&connection, &common).map_err(TemplateError::DuckDb)?;
     // It holds a connection to the door as long as it lives, which no worker may inherit.
     drop(connection);
-    let calls = Calls::new().map_err(TemplateError::Calls)?;
-    Ok(Template { database, common, names, calls, code_bytes: 0 })
+    Ok(Template { database, common, names, calls: Calls::new(), code_bytes: 0 })
 }
 
 /// What can be said in SQL.

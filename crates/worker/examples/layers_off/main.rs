@@ -44,8 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     layers::take_off(off)?;
     match rest {
         ["probe"] => Ok(serde_json::to_writer(std::io::stdout(), &sandbox::probe()?)?),
-        ["zygote", common] => birth::zygote(serde_json::from_str(common)?),
-        ["solo", common] => birth::solo(serde_json::from_str(common)?),
+        [mode, common] => birth::begin(mode, common),
         _ => Err(layers::USAGE.into()),
     }
 }

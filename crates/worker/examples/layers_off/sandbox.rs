@@ -10,7 +10,11 @@ use crate::calls::Calls;
 use crate::layers::{Layer, is_off};
 
 /// Without it what is left is where a worker stands, which DuckDB needs, and when it ends.
-pub(crate) fn enter(cell: &Cell, parent: u32, calls: &Calls) -> Result<SandboxLevel, SandboxError> {
+pub(crate) fn enter(
+    cell: &Cell,
+    parent: u32,
+    calls: &Result<Calls, String>,
+) -> Result<SandboxLevel, SandboxError> {
     let claimed = is_off(Layer::Confinement);
     if !claimed && !is_off(Layer::Sandbox) {
         return real::enter(cell, parent, calls);

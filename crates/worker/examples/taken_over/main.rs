@@ -46,8 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let done = attempts::all(&serde_json::from_str(plan)?);
             Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&done)?)?)
         }
-        ["zygote", common] => birth::zygote(serde_json::from_str(common)?),
-        ["solo", common] => birth::solo(serde_json::from_str(common)?),
+        [mode, common] => birth::begin(mode, common),
         _ => Err("it is started by a server".into()),
     }
 }
