@@ -129,17 +129,16 @@ fn live(inheritance: Inheritance, template: Template, parent: u32) -> ! {
         let runtime = serve::runtime().map_err(|e| fault::self_test(&e.to_string()))?;
         Ok((runtime, embryo.assign(&read(&mut told)?)?))
     });
-    let code = match born {
+    match born {
         Ok((runtime, session)) => {
             report(&control, &Report::Ready { sandbox: level, code_bytes });
-            i32::from(serve::forever(&runtime, session, UnixListener::from(listener)).is_err())
+            serve::forever(runtime, session, UnixListener::from(listener))
         }
         Err(failure) => {
             report(&control, &Report::Failed(failure));
-            1
+            process::exit_now(1)
         }
-    };
-    process::exit_now(code)
+    }
 }
 
 /// The next line. A spare waits here, perhaps for ever: it ends with its parent.

@@ -32,6 +32,7 @@ use crate::fault;
 use crate::running::{Register, Running};
 use crate::session::Session;
 use crate::sink::{Head, PIECES_MAX, Piece, Sink};
+use crate::sys::process;
 use crate::threads::Threads;
 
 /// A statement that goes on for longer gets the worker's other threads. To wake them for less costs more than they do: with two
@@ -55,33 +56,43 @@ pub(crate) fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Serves until the process ends.
-pub(crate) fn forever(runtime: &Runtime, session: Session, listener: UnixListener) -> std::io::Result<()> {
-    runtime.block_on(async move {
-        listener.set_nonblocking(true)?;
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        let worker = Arc::new(Worker {
-            session,
-            register: Arc::default(),
-            threads: Arc::default(),
-            helpers: Semaphore::new(1),
+/// Serves on a thread of its own until the process ends. This thread has prepared the engine, and so has what each must get before it
+/// can work with DuckDB: the first statement runs here.
+pub(crate) fn forever(runtime: Runtime, session: Session, listener: UnixListener) -> ! {
+    let worker = Arc::new(Worker {
+        session,
+        register: Arc::default(),
+        threads: Arc::default(),
+        helpers: Semaphore::new(1),
+    });
+    let threads = worker.threads.clone();
+    let serving = std::thread::Builder::new().name("serve".to_owned()).spawn(move || {
+        let _ = runtime.block_on(serve(worker, listener));
+        // Nobody can be answered any more, whatever still runs.
+        process::exit_now(1)
+    });
+    if let Ok(serving) = serving {
+        threads.join();
+        let _ = serving.join();
+    }
+    process::exit_now(1)
+}
+
+async fn serve(worker: Arc<Worker>, listener: UnixListener) -> std::io::Result<Infallible> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let worker = worker.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request| answer(worker.clone(), request));
+            // An error here is a client that went away; what it had running is stopped by its body's drop.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
-        // While the front sends the first statement.
-        worker.session.connect_ahead();
-        worker.threads.start_ahead();
-        loop {
-            let (stream, _) = listener.accept().await?;
-            let worker = worker.clone();
-            tokio::spawn(async move {
-                let service = service_fn(move |request| answer(worker.clone(), request));
-                // An error here is a client that went away; what it had running is stopped by its body's drop.
-                let _ = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await;
-            });
-        }
-    })
+    }
 }
 
 struct Worker {

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::fault;
 use crate::lockdown;
 use crate::policy::Policy;
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
+use crate::sys::process;
 use crate::template::{self, Template};
 
 /// An engine that is confined and attached, and does not yet know its warehouse.
@@ -33,6 +35,8 @@ pub(crate) struct Session {
     database: Database,
     /// One that no statement has used, so that the next need not wait for it.
     ahead: Mutex<Option<Connection>>,
+    /// Whether a statement has ended here.
+    used: AtomicBool,
     threads: u32,
     /// What it may run.
     pub(crate) policy: Policy,
@@ -53,9 +57,10 @@ impl Session {
         Ok(connection)
     }
 
-    /// Makes the next statement's connection, which is half of what a short one would take.
+    /// Makes the next statement's connection, which is half of what a short one would take. Not after the first: a warehouse that was
+    /// asked once may not be asked again.
     pub(crate) fn connect_ahead(&self) {
-        if self.ahead().is_some() {
+        if !self.used.swap(true, Ordering::Relaxed) || self.ahead().is_some() {
             return;
         }
         // Whoever needs it tries again, and is told.
@@ -119,7 +124,8 @@ impl Embryo {
         let policy = Policy::new(names, place(spec), spec.role, common.default_schema);
         let threads = common.threads.min(cell.threads).max(1);
         // It has run nothing but this, none of which stays with a connection.
-        Ok(Session { database, ahead: Mutex::new(Some(connection)), threads, policy, scrub })
+        let (ahead, used) = (Mutex::new(Some(connection)), AtomicBool::new(false));
+        Ok(Session { database, ahead, used, threads, policy, scrub })
     }
 }
 
@@ -169,12 +175,8 @@ fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
             return broken("a foreign port could be reached");
         }
     }
-    if level.seccomp
-        && !std::process::Command::new("/bin/true")
-            .status()
-            .is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
-    {
-        return broken("a program could be started");
+    if level.seccomp && !process::fork().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+        return broken("a process could be started");
     }
     let path = Path::new("self-test.tmp");
     if spill(path).is_err() {

@@ -97,7 +97,6 @@ fn settle(connection: &Connection, common: &Common) -> Result<Names, Error> {
     run("SET GLOBAL allow_unsigned_extensions = false")?;
     SETTINGS.into_iter().try_for_each(run)?;
     run(&format!("SET GLOBAL http_timeout = {}", common.http_timeout_s))?;
-    run(&memory_limit(common.memory_bytes))?;
     run(&spill_limit(common.spill_bytes_max))?;
     let names = Names::of(connection)?;
     // In a secret, because what ATTACH is told can be read in `duckdb_databases()`. Without a token: each worker has its own.
@@ -106,6 +105,8 @@ fn settle(connection: &Connection, common: &Common) -> Result<Names, Error> {
     attach(common, Role::Reader).iter().try_for_each(|sql| run(sql))?;
     // Off, every request opens a TCP connection. Not before, lest one be kept for those who come later.
     run("SET GLOBAL httpfs_connection_caching = true")?;
+    // Last: DuckDB then gives back the memory that it has put aside for itself, a quarter of what every fork would copy the tables of.
+    run(&memory_limit(common.memory_bytes))?;
     Ok(names)
 }
 

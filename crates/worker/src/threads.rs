@@ -4,6 +4,7 @@
 //! privilege that workers do not have.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,10 +70,12 @@ impl Threads {
         std::thread::Builder::new().name("statement".to_owned()).spawn(move || life.0.live(job)).map(|_| ())
     }
 
-    /// Has a thread wait for the next job.
-    pub(crate) fn start_ahead(self: &Arc<Self>) {
-        // Whoever needs one starts it, and is told why that cannot be.
-        let _ = self.run(|_| {});
+    /// Works here, too, as one of the threads, until there is nothing to do for a while.
+    pub(crate) fn join(self: &Arc<Self>) {
+        self.alive.fetch_add(1, Ordering::AcqRel);
+        let life = Life(self.clone());
+        // As in a thread that was started, a job that panics ends no more than this.
+        let _ = catch_unwind(AssertUnwindSafe(|| life.0.live(Box::new(|_| {}))));
     }
 
     fn live(&self, mut job: Job) {

@@ -1,19 +1,52 @@
-//! What the kernel says that a process uses. All but [`text`] is plain: it reads what that has fetched.
+//! What the kernel says that a process uses.
 
 use std::fs::File;
-use std::io::Read;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 /// What the kernel keeps for a thread: its stack there, 16 KiB, and a dozen structures.
 const THREAD_BYTES: u64 = 32 << 10;
 /// A clock tick of `/proc` is a hundredth of a second on every Linux machine (`USER_HZ`, proc(5)).
 const TICK_MS: u64 = 10;
+/// More than either file has.
+const TEXT_BYTES_MAX: usize = 4 << 10;
 
-/// `/proc/{pid}/{file}`, if there is such a process.
-pub(super) fn text(pid: i32, file: &str) -> Option<String> {
-    // Room for all of it: the kernel does not tell the size, and reading on in small steps is a call for each.
-    let mut text = String::with_capacity(4 << 10);
-    File::open(format!("/proc/{pid}/{file}")).ok()?.read_to_string(&mut text).ok()?;
-    Some(text)
+/// Two files of a process in `/proc`. They stay open: to open one takes longer than to read it, and a pid may come to mean another
+/// process, which an open file does not.
+pub(super) struct Usage {
+    status: File,
+    stat: File,
+}
+
+impl Usage {
+    pub(super) fn of(pid: i32) -> io::Result<Self> {
+        let open = |file| File::open(format!("/proc/{pid}/{file}"));
+        Ok(Usage { status: open("status")?, stat: open("stat")? })
+    }
+
+    /// The memory that it alone uses, bytes; nothing once it has ended. `code_bytes` of what is counted as shared memory are the same
+    /// pages in all workers.
+    pub(super) fn memory_bytes(&self, code_bytes: u64) -> Option<u64> {
+        memory_bytes(&text(&self.status)?, code_bytes)
+    }
+
+    /// The most memory that it ever had, bytes, with what it shares with others.
+    pub(super) fn memory_bytes_peak(&self) -> Option<u64> {
+        memory_bytes_peak(&text(&self.status)?)
+    }
+
+    /// Its processor time so far, milliseconds.
+    pub(super) fn cpu_ms(&self) -> Option<u64> {
+        cpu_ms(&text(&self.stat)?)
+    }
+}
+
+/// All of it, which the kernel writes anew for whoever reads from the beginning.
+fn text(file: &File) -> Option<String> {
+    let mut text = vec![0; TEXT_BYTES_MAX];
+    let length = file.read_at(&mut text, 0).ok()?;
+    text.truncate(length);
+    String::from_utf8(text).ok()
 }
 
 fn kibibytes(status: &str, name: &str) -> Option<u64> {
@@ -21,8 +54,7 @@ fn kibibytes(status: &str, name: &str) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// The memory that a process alone uses, bytes. `code_bytes` of what is counted as shared memory are the same pages in all workers.
-pub(super) fn memory_bytes(status: &str, code_bytes: u64) -> Option<u64> {
+fn memory_bytes(status: &str, code_bytes: u64) -> Option<u64> {
     // Where there are none a kernel may leave a line out; without the first, this is a process that has ended.
     let number = |name: &str| kibibytes(status, name).unwrap_or(0);
     let anonymous = kibibytes(status, "RssAnon:")?;
@@ -30,14 +62,12 @@ pub(super) fn memory_bytes(status: &str, code_bytes: u64) -> Option<u64> {
     Some(((anonymous + number("VmPTE:")) << 10) + shared + number("Threads:") * THREAD_BYTES)
 }
 
-/// The most memory that it ever had, bytes: `VmHWM` of its `status`, so with what it shares with others.
-pub(super) fn memory_bytes_peak(status: &str) -> Option<u64> {
+fn memory_bytes_peak(status: &str) -> Option<u64> {
     kibibytes(status, "VmHWM:").map(|kib| kib << 10)
 }
 
-/// Its processor time, milliseconds: `utime` and `stime` of its `stat`.
-pub(super) fn cpu_ms(stat: &str) -> Option<u64> {
-    // The program's name may hold blanks and brackets.
+fn cpu_ms(stat: &str) -> Option<u64> {
+    // `utime` and `stime`. The program's name may hold blanks and brackets.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
     Some((ticks()? + ticks()?) * TICK_MS)
@@ -56,6 +86,19 @@ mod tests {
         }
         assert_eq!(memory_bytes("RssAnon:\t       8 kB\n", 0), Some(8 << 10));
         assert_eq!(memory_bytes("Name:\tduck-worker\nState:\tZ (zombie)\n", 0), None);
+    }
+
+    #[test]
+    fn a_process_is_read_for_as_long_as_it_lives() {
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let usage = Usage::of(sleeper.id().cast_signed()).unwrap();
+        let all = || (usage.memory_bytes(0), usage.memory_bytes_peak(), usage.cpu_ms());
+        for _ in 0..2 {
+            assert!(matches!(all(), (Some(1..), Some(1..), Some(_))), "{:?}", all());
+        }
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert_eq!(all(), (None, None, None));
     }
 
     #[test]

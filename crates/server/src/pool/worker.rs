@@ -5,7 +5,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::nursery::{Birth, Nursery};
-use super::usage::{self, memory_bytes};
+use super::usage::Usage;
 use crate::doors::{BoundPass, Errand, OnErrand, Pass, Visitor};
 use crate::fault::Fault;
 
@@ -81,6 +81,7 @@ pub(crate) struct Worker {
     /// Its process.
     pub(crate) pid: i32,
     process: Process,
+    usage: Usage,
     directory: PathBuf,
     socket: PathBuf,
     said: Arc<Mutex<Vec<u8>>>,
@@ -145,8 +146,7 @@ impl Home {
     fn make(runtime: &Path, id: u64, uid: Option<u32>) -> io::Result<Self> {
         let home =
             Home { directory: runtime.join(format!("w{id}")), socket: runtime.join(format!("w{id}.sock")) };
-        fs::create_dir(&home.directory)?;
-        fs::set_permissions(&home.directory, fs::Permissions::from_mode(0o700))?;
+        fs::DirBuilder::new().mode(0o700).create(&home.directory)?;
         if let Some(uid) = uid {
             chown(&home.directory, Some(uid), Some(uid))?;
         }
@@ -229,6 +229,7 @@ impl Spare {
             }
         };
         let Spare { id, process, home, control, listening, said, .. } = self;
+        let usage = Usage::of(process.pid).map_err(unable)?;
         let end = Arc::<End>::default();
         let (directory, socket) = (home.directory.clone(), home.socket.clone());
         tokio::spawn(watch(control, listening, home, end.clone()));
@@ -236,6 +237,7 @@ impl Spare {
             id,
             pid: process.pid,
             process,
+            usage,
             directory,
             socket,
             said,
@@ -308,17 +310,17 @@ impl Worker {
     /// The memory that it alone uses, bytes: its resident pages less what is shared with files and with all workers, and what the kernel keeps for
     /// it that grows without them: page tables and threads.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
-        memory_bytes(&usage::text(self.pid, "status")?, self.code_bytes)
+        self.usage.memory_bytes(self.code_bytes)
     }
 
     /// The processor time that it has used so far, milliseconds in steps of ten.
     pub(crate) fn cpu_ms(&self) -> Option<u64> {
-        usage::cpu_ms(&usage::text(self.pid, "stat")?)
+        self.usage.cpu_ms()
     }
 
     /// The most memory that it ever had, bytes, with the pages that it shares with files.
     pub(crate) fn memory_bytes_peak(&self) -> Option<u64> {
-        usage::memory_bytes_peak(&usage::text(self.pid, "status")?)
+        self.usage.memory_bytes_peak()
     }
 
     /// Sends a request on a connection that no other request uses. Give the connection back when the answer was read.

@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::attempts::{self, Plan};
 use crate::session::Session;
+use crate::sys::process;
 
 /// Beyond what any answer here has.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -34,11 +35,11 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().build()
 }
 
-pub(crate) fn forever(_: &Runtime, session: Session, listener: UnixListener) -> io::Result<()> {
-    loop {
-        let (stream, _) = listener.accept()?;
+pub(crate) fn forever(_: Runtime, session: Session, listener: UnixListener) -> ! {
+    while let Ok((stream, _)) = listener.accept() {
         let _ = answer(&session, &stream);
     }
+    process::exit_now(1)
 }
 
 fn answer(session: &Session, mut stream: &UnixStream) -> io::Result<()> {

@@ -6,8 +6,9 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 
 /// Read by jemalloc at its start. One arena: a worker has few threads at work, and each arena keeps pages of its own in every one of them.
+/// A thread's cache is looked through for what to give back after a megabyte of allocations instead of 64 KiB.
 #[unsafe(export_name = "malloc_conf")]
-static MALLOC_CONF: &u8 = &b"narenas:1\0"[0];
+static MALLOC_CONF: &u8 = &b"narenas:1,tcache_gc_incr_bytes:1048576\0"[0];
 
 /// Where a child finds its control socket after [`keep_only`].
 const CONTROL: RawFd = 3;
