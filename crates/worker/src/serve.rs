@@ -72,7 +72,7 @@ pub(crate) fn forever(runtime: Runtime, session: Session, listener: UnixListener
         process::exit_now(1)
     });
     if let Ok(serving) = serving {
-        threads.join();
+        threads.work_here();
         let _ = serving.join();
     }
     process::exit_now(1)

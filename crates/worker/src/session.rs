@@ -96,10 +96,9 @@ pub(crate) fn prepare(template: Template, cell: Cell, level: SandboxLevel) -> Re
     let scrub = fault::Scrub::of(&cell, None);
     let failed = |e: Error| fault::self_test(&scrub.clean(&e.0));
     let connection = fresh(&template.database).map_err(failed)?;
-    for sql in settings(&cell, &template.common).iter().chain(&[storage_secret(&cell), catalog_secret(&cell)])
-    {
-        connection.run(sql).map_err(failed)?;
-    }
+    let mut statements = settings(&cell, &template.common);
+    statements.extend([storage_secret(&cell), catalog_secret(&cell)]);
+    connection.run(&statements.join(";")).map_err(failed)?;
     test_cell(&cell, level)?;
     Ok(Embryo { template, connection, cell })
 }
@@ -117,9 +116,7 @@ impl Embryo {
             run(&format!("DETACH {CATALOG}"))?;
             template::attach(&common, spec.role).iter().try_for_each(|sql| run(sql))?;
         }
-        for setting in lockdown::settings(spec) {
-            run(&setting)?;
-        }
+        run(&lockdown::settings(spec).join(";"))?;
         lockdown::test(&connection, &cell, spec)?;
         let policy = Policy::new(names, place(spec), spec.role, common.default_schema);
         let threads = common.threads.min(cell.threads).max(1);

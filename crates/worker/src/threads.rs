@@ -70,8 +70,8 @@ impl Threads {
         std::thread::Builder::new().name("statement".to_owned()).spawn(move || life.0.live(job)).map(|_| ())
     }
 
-    /// Works here, too, as one of the threads, until there is nothing to do for a while.
-    pub(crate) fn join(self: &Arc<Self>) {
+    /// This thread is one of them, too, until there is nothing to do for a while.
+    pub(crate) fn work_here(self: &Arc<Self>) {
         self.alive.fetch_add(1, Ordering::AcqRel);
         let life = Life(self.clone());
         // As in a thread that was started, a job that panics ends no more than this.
