@@ -24,6 +24,8 @@ const OPEN_FILES_MAX: u64 = 512;
 /// Address space besides what may be written: libraries, guard pages, what an allocator has put aside. Its page tables are memory
 /// that no other limit counts.
 const MAPPED_BYTES: u64 = 16 << 30;
+/// Of the process's own thread, on which statements run, too: as much as each other one has. No other limit counts it.
+const STACK_BYTES: u64 = 2 << 20;
 /// Behind the front, whose doors and answers all workers wait for.
 const NICE: i32 = 5;
 
@@ -100,6 +102,7 @@ fn limits(cell: &Cell) {
     let _ = rustix::process::setpriority_process(None, NICE);
     let _ = rustix::process::setrlimit(Resource::Core, both(0));
     let _ = rustix::process::setrlimit(Resource::Nofile, both(OPEN_FILES_MAX));
+    let _ = rustix::process::setrlimit(Resource::Stack, both(STACK_BYTES));
     let _ = rustix::process::setrlimit(Resource::Data, both(cell.memory_bytes_max));
     let _ = rustix::process::setrlimit(Resource::As, both(cell.memory_bytes_max + MAPPED_BYTES));
     let _ = rustix::process::setrlimit(Resource::Fsize, both(cell.spill_bytes_max));

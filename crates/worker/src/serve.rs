@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::os::unix::net::UnixListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -56,8 +57,9 @@ pub(crate) fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Serves on a thread of its own until the process ends. This thread has prepared the engine, and so has what each must get before it
-/// can work with DuckDB: the first statement runs here.
+/// Serves on a thread of its own until the process ends. This thread has prepared the engine, and so it has what a thread must get before
+/// it can work with DuckDB: as a rule it is the one that the first statement runs on.
+#[allow(clippy::print_stderr)]
 pub(crate) fn forever(runtime: Runtime, session: Session, listener: UnixListener) -> ! {
     let worker = Arc::new(Worker {
         session,
@@ -67,13 +69,19 @@ pub(crate) fn forever(runtime: Runtime, session: Session, listener: UnixListener
     });
     let threads = worker.threads.clone();
     let serving = std::thread::Builder::new().name("serve".to_owned()).spawn(move || {
-        let _ = runtime.block_on(serve(worker, listener));
+        let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(serve(worker, listener))));
+        if let Ok(Err(e)) = served {
+            eprintln!("duck-worker: no longer served: {e}");
+        }
         // Nobody can be answered any more, whatever still runs.
         process::exit_now(1)
     });
-    if let Ok(serving) = serving {
-        threads.work_here();
-        let _ = serving.join();
+    match serving {
+        Ok(serving) => {
+            threads.work_here();
+            let _ = serving.join();
+        }
+        Err(e) => eprintln!("duck-worker: not served: {e}"),
     }
     process::exit_now(1)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::sys::process;
 
-/// A thread that had nothing to do for so long ends.
+/// A thread that had nothing to do for so long is none of them any more.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Statements and helpers at once; the front admits fewer.
 const THREADS_MAX: usize = 128;
@@ -70,7 +70,7 @@ impl Threads {
         std::thread::Builder::new().name("statement".to_owned()).spawn(move || life.0.live(job)).map(|_| ())
     }
 
-    /// This thread is one of them, too, until there is nothing to do for a while.
+    /// This thread is one of them, too, until it has had nothing to do for a while, was lowered, or had a job that panicked.
     pub(crate) fn work_here(self: &Arc<Self>) {
         self.alive.fetch_add(1, Ordering::AcqRel);
         let life = Life(self.clone());
@@ -146,6 +146,28 @@ mod tests {
         // It may not have put itself among the idle ones yet.
         std::thread::sleep(Duration::from_millis(20));
         told
+    }
+
+    #[test]
+    fn a_thread_that_works_here_gets_the_next_job_and_outlives_one_that_panics() {
+        let threads = Arc::<Threads>::default();
+        let here = std::thread::spawn({
+            let threads = threads.clone();
+            move || threads.work_here()
+        });
+        while threads.idle().is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (sender, answer) = mpsc::channel();
+        threads
+            .run(move |_| {
+                sender.send(std::thread::current().id()).unwrap();
+                panic!("this job ends badly");
+            })
+            .unwrap();
+        assert_eq!(answer.recv().unwrap(), here.thread().id());
+        here.join().unwrap();
+        assert_eq!(threads.alive.load(Ordering::Acquire), 0);
     }
 
     #[test]

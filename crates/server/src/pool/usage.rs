@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 const THREAD_BYTES: u64 = 32 << 10;
 /// A clock tick of `/proc` is a hundredth of a second on every Linux machine (`USER_HZ`, proc(5)).
 const TICK_MS: u64 = 10;
-/// More than either file has.
-const TEXT_BYTES_MAX: usize = 4 << 10;
+/// More than either file has, as a rule.
+const TEXT_BYTES: usize = 4 << 10;
 
 /// Two files of a process in `/proc`. They stay open: to open one takes longer than to read it, and a pid may come to mean another
 /// process, which an open file does not.
@@ -43,8 +43,17 @@ impl Usage {
 
 /// All of it, which the kernel writes anew for whoever reads from the beginning.
 fn text(file: &File) -> Option<String> {
-    let mut text = vec![0; TEXT_BYTES_MAX];
-    let length = file.read_at(&mut text, 0).ok()?;
+    let (mut text, mut length) = (vec![0; TEXT_BYTES], 0);
+    loop {
+        match file.read_at(&mut text[length..], length as u64).ok()? {
+            0 => break,
+            more => length += more,
+        }
+        // Who is in hundreds of groups has a long `status`.
+        if length == text.len() {
+            text.resize(2 * length, 0);
+        }
+    }
     text.truncate(length);
     String::from_utf8(text).ok()
 }

@@ -81,7 +81,6 @@ pub(crate) struct Worker {
     /// Its process.
     pub(crate) pid: i32,
     process: Process,
-    usage: Usage,
     directory: PathBuf,
     socket: PathBuf,
     said: Arc<Mutex<Vec<u8>>>,
@@ -113,16 +112,18 @@ pub(crate) enum Outgrown {
     Disk,
 }
 
-/// A child, by a descriptor that never means another one. Killed when this is dropped.
+/// A child, by descriptors that never mean another one. Killed when this is dropped.
 struct Process {
     pid: i32,
     fd: OwnedFd,
+    usage: Usage,
 }
 
 impl Process {
     fn of(pid: i32) -> io::Result<Self> {
         let raw = Pid::from_raw(pid).ok_or_else(|| io::Error::other("that is no pid"))?;
-        Ok(Process { pid, fd: rustix::process::pidfd_open(raw, PidfdFlags::empty())? })
+        let fd = rustix::process::pidfd_open(raw, PidfdFlags::empty())?;
+        Ok(Process { pid, fd, usage: Usage::of(pid)? })
     }
 
     fn kill(&self) {
@@ -229,7 +230,6 @@ impl Spare {
             }
         };
         let Spare { id, process, home, control, listening, said, .. } = self;
-        let usage = Usage::of(process.pid).map_err(unable)?;
         let end = Arc::<End>::default();
         let (directory, socket) = (home.directory.clone(), home.socket.clone());
         tokio::spawn(watch(control, listening, home, end.clone()));
@@ -237,7 +237,6 @@ impl Spare {
             id,
             pid: process.pid,
             process,
-            usage,
             directory,
             socket,
             said,
@@ -310,17 +309,17 @@ impl Worker {
     /// The memory that it alone uses, bytes: its resident pages less what is shared with files and with all workers, and what the kernel keeps for
     /// it that grows without them: page tables and threads.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
-        self.usage.memory_bytes(self.code_bytes)
+        self.process.usage.memory_bytes(self.code_bytes)
     }
 
     /// The processor time that it has used so far, milliseconds in steps of ten.
     pub(crate) fn cpu_ms(&self) -> Option<u64> {
-        self.usage.cpu_ms()
+        self.process.usage.cpu_ms()
     }
 
     /// The most memory that it ever had, bytes, with the pages that it shares with files.
     pub(crate) fn memory_bytes_peak(&self) -> Option<u64> {
-        self.usage.memory_bytes_peak()
+        self.process.usage.memory_bytes_peak()
     }
 
     /// Sends a request on a connection that no other request uses. Give the connection back when the answer was read.

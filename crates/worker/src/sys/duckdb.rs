@@ -191,7 +191,7 @@ impl Connection {
         Interrupt(self.handle.clone())
     }
 
-    /// Runs text of ours; rows, if any, are dropped.
+    /// Runs text of ours, one statement after the other up to the first that fails; rows, if any, are dropped.
     pub(crate) fn run(&self, sql: &str) -> Result<()> {
         let sql = c_string(sql)?;
         let mut result = Answer::empty();
@@ -347,5 +347,23 @@ impl Drop for Prepared<'_> {
     fn drop(&mut self) {
         // SAFETY: made by `prepare`, freed once; no `Rows` outlives it.
         unsafe { ffi::duckdb_destroy_prepare(&raw mut self.raw) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_statements_none_is_run_after_one_that_fails_and_its_error_is_told() {
+        let connection = Database::open(&[("threads", "1")]).unwrap().connect().unwrap();
+        connection.run("").unwrap();
+        connection.run("CREATE TABLE a (i INT);INSERT INTO a VALUES (1);FROM a").unwrap();
+        for fails in ["SET GLOBAL no_such_setting = 1", "SELECT error('only when it runs')"] {
+            connection
+                .run(&format!("{fails};CREATE TABLE never (i INT);SET GLOBAL default_order = 'desc'"))
+                .unwrap_err();
+            connection.run("FROM never").unwrap_err();
+        }
     }
 }
