@@ -27,19 +27,11 @@ PORTS = (
 
 class Weed:
     def __init__(self, program, home, identities):
-        for _ in range(3):
-            # Somebody else may take a port between the look for a free one and its use.
-            if self.start(program, home, identities):
-                return
-            self.stop()
-        raise OSError("three times others took one of nine free ports")
-
-    def start(self, program, home, identities):
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
-        ports = {name: each.getsockname()[1] for name, each in zip(PORTS, sockets)}
-        for each in sockets:
-            each.close()
-        folder = home.folder(f"weed-{ports['master.port']}")
+        # It keeps its ports: a socket that is bound and never listens lets in who listens with SO_REUSEADDR, as SeaweedFS does,
+        # and nobody who lets the system pick.
+        self.kept = [kept_port() for _ in PORTS]
+        ports = {name: each.getsockname()[1] for name, each in zip(PORTS, self.kept)}
+        folder = home.folder("weed")
         admin = {"name": "admin", "credentials": [ADMIN], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
         Path(folder, "identities.json").write_text(json.dumps({"identities": [admin, *identities]}))
         self.process = Process(
@@ -54,12 +46,9 @@ class Weed:
         self.address = ("127.0.0.1", ports["s3.port"])
         self.catalog = ("127.0.0.1", ports["s3.port.iceberg"])
         endpoint = "http://%s:%d" % self.address
-        log = Path(folder, "weed.log")
-        if not answers(f"{endpoint}/healthz", lambda: "address already in use" in log.read_text()):
-            return False
+        answers(f"{endpoint}/healthz")
         self.admin = S3(endpoint, ADMIN["accessKey"], ADMIN["secretKey"])
         self.store = S3(endpoint, KEY_ID, SECRET)
-        return True
 
     def storage(self, address):
         """What a server is told of the store, which is known to it by this address."""
@@ -74,6 +63,15 @@ class Weed:
 
     def stop(self):
         self.process.stop()
+        for each in self.kept:
+            each.close()
+
+
+def kept_port():
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    return kept
 
 
 def identity(actions):
@@ -85,16 +83,12 @@ def rights(actions, buckets):
     return [f"{action}:{bucket}" for action in actions for bucket in buckets]
 
 
-def answers(url, lost=lambda: False, wait_s=60):
-    """Whether there is an answer before it is lost."""
+def answers(url, wait_s=60):
     ends = time.monotonic() + wait_s
     while True:
         try:
-            urllib.request.urlopen(url, timeout=2).read()
-            return True
+            return urllib.request.urlopen(url, timeout=2).read()
         except OSError:
-            if lost():
-                return False
             if time.monotonic() > ends:
                 raise
             time.sleep(0.05)

@@ -1,12 +1,13 @@
 //! The shape of production: one bucket of a real S3 server, one key for all of it, a prefix for each warehouse.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use duck_contract::Code;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 use crate::upkeep::run_in;
 use crate::world::{Organisation, World, python, read_toml, refused, refused_writing, set};
@@ -33,27 +34,31 @@ const PORTS: [&str; 9] = [
 /// SeaweedFS. It is killed when this is dropped, and when the test process ends in whatever way.
 pub struct Weed {
     home: TempDir,
-    ports: Vec<u16>,
+    ports: [Port; PORTS.len()],
     running: Option<(Child, ChildStdin)>,
+}
+
+/// A port that the system has picked, kept for a server of another process that listens with `SO_REUSEADDR`: a socket that is bound
+/// and never listens lets that one in, and nobody who lets the system pick.
+struct Port(TcpSocket);
+
+impl Port {
+    fn kept() -> Port {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Port(socket)
+    }
+
+    fn number(&self) -> u16 {
+        self.0.local_addr().unwrap().port()
+    }
 }
 
 impl Weed {
     /// Starts it with one bucket, `lakehouse`, one key for that bucket, and one that may only read it.
     pub async fn start() -> Weed {
-        for _ in 0..3 {
-            let weed = Weed::prepared();
-            if weed.answers().await {
-                weed.makes_its_bucket();
-                return weed;
-            }
-        }
-        panic!("three times others took one of nine free ports");
-    }
-
-    fn prepared() -> Weed {
-        let listeners: Vec<_> = PORTS.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
-        drop(listeners);
+        let ports = PORTS.map(|_| Port::kept());
         let mut weed = Weed { home: tempfile::tempdir().unwrap(), ports, running: None };
         let identity = |name: &str, id: &str, secret: &str, actions: &[&str]| json!({"name": name, "credentials": [{"accessKey": id, "secretKey": secret}], "actions": actions});
         let bucket = ["Read:lakehouse", "Write:lakehouse", "List:lakehouse"];
@@ -64,6 +69,8 @@ impl Weed {
         ]});
         std::fs::write(weed.home.path().join("identities.json"), identities.to_string()).unwrap();
         weed.run();
+        weed.answers().await;
+        weed.makes_its_bucket();
         weed
     }
 
@@ -71,7 +78,7 @@ impl Weed {
         let home = self.home.path();
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/weed");
         let log = std::fs::File::create(home.join("weed.log")).unwrap();
-        let ports = PORTS.iter().zip(&self.ports).map(|(name, port)| format!("{name}={port}"));
+        let ports = PORTS.iter().zip(&self.ports).map(|(name, port)| format!("{name}={}", port.number()));
         let mut child = Command::new("sh")
             .args(["-c", SHELL, "sh"])
             .arg(program)
@@ -97,22 +104,18 @@ impl Weed {
         self.running = Some((child, stdin));
     }
 
-    /// Waits until it answers S3 requests. False when somebody else has taken a port that was free when it was looked for.
-    async fn answers(&self) -> bool {
+    /// Waits until it answers S3 requests.
+    async fn answers(&self) {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let log = || std::fs::read_to_string(self.home.path().join("weed.log")).unwrap();
         for _ in 0..600 {
             if let Ok(answer) = client.get(format!("{}/healthz", self.endpoint())).send().await
                 && answer.status().is_success()
             {
-                return true;
-            }
-            if log().contains("address already in use") {
-                return false;
+                return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
-        panic!("SeaweedFS did not start: {}", log());
+        panic!("SeaweedFS did not start");
     }
 
     /// Makes the bucket if it is not there, and waits until it can be written.
@@ -140,7 +143,7 @@ impl Weed {
     }
 
     fn port(&self, name: &str) -> u16 {
-        self.ports[PORTS.iter().position(|each| *each == name).unwrap()]
+        self.ports[PORTS.iter().position(|each| *each == name).unwrap()].number()
     }
 
     pub fn s3_port(&self) -> u16 {
@@ -209,6 +212,11 @@ pub fn environment(endpoint: &str) -> [(&'static str, &str); 4] {
 impl Drop for Weed {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.home.path().join("weed.log")).unwrap_or_default();
+            let last: Vec<_> = log.lines().rev().take(20).collect();
+            eprintln!("the last lines of SeaweedFS, the latest first:\n{}", last.join("\n"));
+        }
     }
 }
 
@@ -320,7 +328,7 @@ async fn a_large_insert_goes_in_parts_and_an_outage_ends_with_the_store() {
     assert!(TcpStream::connect(("127.0.0.1", weed.s3_port())).is_err());
 
     weed.run();
-    assert!(weed.answers().await);
+    weed.answers().await;
     weed.makes_its_bucket();
     let answer = in_the_end(acme, &json!({"sql": &sums, "format": "json"})).await;
     assert_eq!(answer["rows"], expected);

@@ -2,7 +2,7 @@
 
 use duck_contract::query::TableName;
 
-use super::fake::say;
+use super::fake::{nobody, say};
 use super::*;
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn a_prefix_is_asked_once() {
 async fn a_probe_tells_whether_the_catalog_answers() {
     let world = World::plain(|_, _| say(200, "{}")).await;
     assert!(world.upstream.probe().await.is_ok());
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let upstream = Upstream::new(Settings::open(format!("http://{gone}"))).unwrap();
+    let (_kept, origin) = nobody();
+    let upstream = Upstream::new(Settings::open(origin)).unwrap();
     assert!(matches!(upstream.probe().await, Err(CatalogError::Unavailable { .. })));
 }

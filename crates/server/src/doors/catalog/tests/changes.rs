@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::fake::say;
+use super::fake::{nobody, say};
 use super::routes::Route;
 use super::settle::{Change, Unsettled, settle};
 use super::*;
@@ -101,8 +101,8 @@ async fn an_outcome_that_nobody_knows_is_called_unknown() {
 
 #[tokio::test]
 async fn a_change_that_never_left_is_not_called_unknown() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut settings = Settings::open(format!("http://{gone}"));
+    let (_kept, origin) = nobody();
+    let mut settings = Settings::open(origin);
     settings.read_ms_max = 200;
     let upstream = Upstream::new(settings).unwrap();
     let segments = ["transactions", "commit"];

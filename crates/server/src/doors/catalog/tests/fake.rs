@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 /// A request as it arrived.
 #[derive(Debug, Clone)]
@@ -78,6 +78,14 @@ impl Fake {
         let path = &path.replacen("/v1/lake/", "/v1/p-a/", 1);
         self.seen.lock().unwrap().iter().filter(|seen| seen.is(method, path)).cloned().collect()
     }
+}
+
+/// An origin that refuses connections for as long as the socket is kept: bound, so that nobody else gets its port, and not listening.
+pub(in super::super) fn nobody() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let origin = format!("http://{}", socket.local_addr().unwrap());
+    (socket, origin)
 }
 
 async fn answer(
