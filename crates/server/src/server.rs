@@ -23,7 +23,7 @@ use crate::limits::Limits;
 use crate::maintain::{self, Keeper};
 use crate::places::Configured;
 use crate::pool::{self, Forge, Pool, Ports};
-use crate::query::Register;
+use crate::query::{Beat, Register};
 use crate::statements::Statements;
 
 /// How much longer a worker waits for the catalog door than the door takes to settle a change. It must: DuckDB deletes the
@@ -61,6 +61,7 @@ pub struct Server {
     stop_upkeep: CancellationToken,
     upkeep: JoinHandle<()>,
     runtime: Runtime,
+    _beat: Beat,
     grace: Duration,
     drain: Duration,
 }
@@ -106,6 +107,8 @@ impl Server {
             http_timeout_s: (config.catalog.change_time_max() + SETTLE_MARGIN).as_secs(),
             runtime: runtime.path.clone(),
         };
+        let (register, cores_each) = (Register::default(), config.worker.threads_max() as usize);
+        let beat = Beat::start(register.clone(), cores_each).map_err(step("start the beat"))?;
         let pool =
             Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
         let (audit, gatherer) = Audit::open(&config.audit).map_err(step("open the audit file"))?;
@@ -118,7 +121,7 @@ impl Server {
             governance: Governance::new(config.warehouse.prefix, writes),
             limits: Limits::new(config.limits),
             pool,
-            register: Register::default(),
+            register,
             statements,
             audit,
             settings: config.query,
@@ -159,6 +162,7 @@ impl Server {
             stop_upkeep,
             upkeep,
             runtime,
+            _beat: beat,
             grace,
             drain,
         })

@@ -334,10 +334,10 @@ fn memory(rules: &mut Rules) -> Result<(), Error> {
     Ok(())
 }
 
-/// A new thread, yes; a process, no. Priority for this process's threads alone: its neighbours have its user.
+/// A new thread, yes; a process, no. A thread may put itself behind all others, and nobody else: its neighbours have its user.
 fn threads(rules: &mut Rules) -> Result<(), Error> {
     rules.insert(libc::SYS_clone, vec![rule([word(0, Eq, THREAD)?])?]);
-    rules.insert(libc::SYS_setpriority, vec![rule([int(0, Eq, 0)?, int(1, Eq, 0)?])?]);
+    rules.insert(libc::SYS_sched_setscheduler, vec![rule([int(0, Eq, 0)?, int(1, Eq, libc::SCHED_IDLE)?])?]);
     rules.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME, libc::PR_SET_NO_NEW_PRIVS])?);
     Ok(())
 }

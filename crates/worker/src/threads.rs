@@ -1,6 +1,6 @@
 //! The threads that statements run on.
 //!
-//! Each statement has one; it is kept for the next unless its priority was lowered, which cannot be taken back without a
+//! Each statement has one; it is kept for the next unless it was put behind all others, which cannot be taken back without a
 //! privilege that workers do not have.
 
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) struct Threads {
     alive: AtomicUsize,
 }
 
-/// A thread, for whoever wants to lower its priority while it works.
+/// A thread, for whoever wants to put it behind all others while it works.
 #[derive(Clone, Default)]
 pub(crate) struct Thread(Arc<Inner>);
 
@@ -125,12 +125,10 @@ impl Drop for Life {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::Pid;
-
     use super::*;
-    use crate::sys::process::LOWEST;
 
-    fn id_of_the_next(threads: &Arc<Threads>, lower: bool) -> (i32, i32) {
+    /// The next job's thread, and whether everything else goes before it.
+    fn next(threads: &Arc<Threads>, lower: bool) -> (i32, bool) {
         let (sender, answer) = mpsc::channel();
         threads
             .run(move |thread| {
@@ -138,8 +136,11 @@ mod tests {
                     thread.lower();
                 }
                 let id = thread.0.id.load(Ordering::Acquire);
-                let nice = rustix::process::getpriority_process(Pid::from_raw(id)).unwrap();
-                sender.send((id, nice)).unwrap();
+                let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).unwrap();
+                // Field 41 of proc(5); the name, the second, may have spaces in it.
+                let policy = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(41 - 3);
+                let policy: i32 = policy.unwrap().parse().unwrap();
+                sender.send((id, policy == libc::SCHED_IDLE)).unwrap();
             })
             .unwrap();
         let told = answer.recv().unwrap();
@@ -173,12 +174,12 @@ mod tests {
     #[test]
     fn a_thread_is_used_again_unless_it_was_lowered() {
         let threads = Arc::<Threads>::default();
-        let first = id_of_the_next(&threads, false);
-        assert_eq!(id_of_the_next(&threads, false), first);
-        let lowered = id_of_the_next(&threads, true);
-        assert_eq!(lowered, (first.0, LOWEST));
-        let next = id_of_the_next(&threads, false);
-        assert_eq!(next.1, first.1, "the next statement has its full share");
-        assert_ne!(next.0, first.0);
+        let first = next(&threads, false);
+        assert!(!first.1);
+        assert_eq!(next(&threads, false), first);
+        assert_eq!(next(&threads, true), (first.0, true));
+        let other = next(&threads, false);
+        assert!(!other.1, "the next statement has its full share");
+        assert_ne!(other.0, first.0);
     }
 }

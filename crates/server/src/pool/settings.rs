@@ -191,7 +191,7 @@ impl WorkerSettings {
     }
 
     /// Among how many threads the template divides the work: what the most demanding class may use.
-    pub(super) fn threads_max(&self) -> u32 {
+    pub(crate) fn threads_max(&self) -> u32 {
         self.allowances().iter().map(|(_, allowance)| allowance.threads).max().unwrap_or(1)
     }
 

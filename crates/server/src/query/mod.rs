@@ -4,6 +4,7 @@
 //! them until the engine's last byte. Dropping the rows stops the statement; one that does not stop within the grace is ended with
 //! its worker, and whoever shared that worker by no fault of theirs may run once more.
 
+mod beat;
 mod register;
 mod write;
 
@@ -21,6 +22,7 @@ use hyper::header::{HOST, HeaderMap, TE};
 use hyper::{Method, Request, Response};
 use tokio::time::Instant;
 
+pub(crate) use self::beat::Beat;
 pub use self::register::Register;
 pub(crate) use self::register::{Entry, Known};
 pub(crate) use self::write::{header_of, told, truly, write};

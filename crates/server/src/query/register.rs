@@ -8,6 +8,7 @@ use std::time::Duration;
 use duck_contract::query::{QueryInfo, QueryState};
 use duck_contract::worker::Progress;
 use duck_contract::{Code, Role};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +24,13 @@ type Key = (String, String);
 
 /// All statements. Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
-pub struct Register(Arc<Mutex<HashMap<Key, Arc<Known>>>>);
+pub struct Register(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    all: Mutex<HashMap<Key, Arc<Known>>>,
+    entered: Notify,
+}
 
 /// What is known of one.
 pub(crate) struct Known {
@@ -61,6 +68,7 @@ impl Register {
             return Err(Fault::new(Code::RequestIdTaken, sentence));
         }
         all.insert(key, known.clone());
+        self.0.entered.notify_one();
         Ok(Entry { register: self.clone(), known })
     }
 
@@ -97,8 +105,19 @@ impl Register {
         self.all().len()
     }
 
+    /// Completes when a statement has been entered since the last time; one waits for it at once.
+    pub(super) async fn entered(&self) {
+        self.0.entered.notified().await;
+    }
+
+    /// How many came that long ago and are at work.
+    pub(super) fn going_on(&self, since: Duration) -> usize {
+        let is = |known: &&Arc<Known>| known.began.elapsed() >= since && known.now().0 != QueryState::Waiting;
+        self.all().values().filter(is).count()
+    }
+
     fn all(&self) -> MutexGuard<'_, HashMap<Key, Arc<Known>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

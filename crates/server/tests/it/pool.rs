@@ -156,3 +156,49 @@ async fn a_tenant_at_its_cap_is_told_to_wait() {
     assert_eq!(world.globex.rows("SELECT 1").await, json!([[1]]), "the other tenant is served");
     assert_eq!(busy.await.unwrap(), Code::Timeout);
 }
+
+/// How often the threads that beat have slept.
+fn beats(server: i32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{server}/task")).unwrap().map_while(Result::ok);
+    let statuses = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
+    let field =
+        |status: &str, name| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()));
+    let beating = statuses.filter(|status| field(status, "Name:").as_deref() == Some("beat"));
+    beating.map(|status| field(&status, "voluntary_ctxt_switches:").unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// How many threads of workers run only when nobody else wants to.
+fn behind_all_others(world: &World) -> usize {
+    let threads = world.workers().into_iter().flat_map(|pid| {
+        std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().map_while(Result::ok)
+    });
+    let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    // Field 41 of proc(5) is SCHED_IDLE's 5.
+    stats.filter(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(41 - 3) == Some("5")).count()
+}
+
+#[tokio::test]
+async fn short_statements_go_before_those_that_go_on_and_need_not_wait_for_a_tick() {
+    let world = World::start(&[]).await;
+    let before = beats(world.pid);
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!((beats(world.pid), behind_all_others(&world)), (before, 0), "nothing goes on");
+    // A statement has at most four threads.
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let long: Vec<_> = (0..cores.div_ceil(4))
+        .map(|_| {
+            let acme = world.acme.clone();
+            tokio::spawn(async move { acme.post(&json!({"sql": crate::cancellation::STOPPABLE})).await })
+        })
+        .collect();
+    until("they are behind all others", || behind_all_others(&world) >= long.len()).await;
+    until("it beats", || beats(world.pid) > before + 500).await;
+    assert_eq!(world.globex.rows("SELECT 2").await, json!([[2]]));
+    long.iter().for_each(tokio::task::JoinHandle::abort);
+    world.is_at_rest().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let after = beats(world.pid);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!((beats(world.pid), behind_all_others(&world)), (after, 0), "it is over");
+}

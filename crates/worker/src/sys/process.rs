@@ -15,9 +15,6 @@ const CONTROL: RawFd = 3;
 /// Where a child finds its listening socket after [`keep_only`].
 const LISTENER: RawFd = 4;
 
-/// The nice value of what has gone on for long: whatever else wants to run goes first.
-pub(crate) const LOWEST: i32 = 19;
-
 /// The two sides of [`fork`].
 pub(crate) enum Forked {
     /// In the parent, with the child's pid.
@@ -83,15 +80,16 @@ pub(crate) fn forget_environment() {
     }
 }
 
-/// Gives a thread of this process the lowest priority. By a signal, so that it does so itself: a call that named it could name any
+/// Lets everything else that wants to run go before a thread of this process (`SCHED_IDLE`). By a signal, so that it does so itself: a call that named it could name any
 /// process of this user.
 pub(crate) fn lower(thread: i32) {
     static READY: Once = Once::new();
     extern "C" fn lower_this_one(_: libc::c_int) {
-        // SAFETY: a plain system call, which a handler may make; errno is put back as the interrupted code had it.
+        // SAFETY: all zeros is the one parameter of that policy; a plain system call, which a handler may make; errno is put back as the interrupted code had it.
         unsafe {
             let errno = *libc::__errno_location();
-            libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST);
+            let none: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none);
             *libc::__errno_location() = errno;
         }
     }

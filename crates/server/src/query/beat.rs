@@ -1,0 +1,92 @@
+//! A tick that is finer than the kernel's.
+//!
+//! A kernel asks who should run next when a thread wakes or sleeps, and else only at its tick, every 1 to 10 ms. A short statement
+//! sleeps and wakes a dozen times on its way through doors and engine, and where long ones keep the cores busy some of that waits for
+//! a tick, or for several. So a thread on each core wakes for nothing, twice in a millisecond, while statements that go on could fill
+//! the cores ([why](../../../../docs/decisions/2026-11-30-finer-tick.md)).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::Register;
+
+const EVERY: Duration = Duration::from_micros(500);
+/// How often it is asked whether there is anything to beat for; also from when on a statement goes on, as a worker sees it.
+const LONG: Duration = Duration::from_millis(100);
+
+/// Ends when it is dropped.
+pub(crate) struct Beat {
+    state: Arc<State>,
+    drummers: Vec<JoinHandle<()>>,
+    watching: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct State {
+    beating: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Beat {
+    /// For the statements of this register, each of which can use that many cores.
+    pub(crate) fn start(register: Register, cores_each: usize) -> io::Result<Beat> {
+        let (state, allowed) = (Arc::<State>::default(), sched_getaffinity(None)?);
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+        let drummers: Vec<_> = cores
+            .iter()
+            .map(|core| {
+                let (core, state) = (*core, state.clone());
+                std::thread::Builder::new().name("beat".to_owned()).spawn(move || drum(core, &state))
+            })
+            .collect::<Result<_, _>>()?;
+        let threads: Vec<_> = drummers.iter().map(|drummer| drummer.thread().clone()).collect();
+        let watching = tokio::spawn({
+            let state = state.clone();
+            async move {
+                loop {
+                    register.entered().await;
+                    while register.count() > 0 {
+                        tokio::time::sleep(LONG).await;
+                        let full = register.going_on(LONG) * cores_each >= cores.len();
+                        if state.beating.swap(full, Ordering::AcqRel) < full {
+                            threads.iter().for_each(std::thread::Thread::unpark);
+                        }
+                    }
+                    state.beating.store(false, Ordering::Release);
+                }
+            }
+        });
+        Ok(Beat { state, drummers, watching })
+    }
+}
+
+impl Drop for Beat {
+    fn drop(&mut self) {
+        self.watching.abort();
+        self.state.over.store(true, Ordering::Release);
+        for drummer in &self.drummers {
+            drummer.thread().unpark();
+        }
+    }
+}
+
+fn drum(core: usize, state: &State) {
+    let mut here = CpuSet::new();
+    here.set(core);
+    if let Err(e) = sched_setaffinity(None, &here) {
+        tracing::warn!(core, cause = %e, "short statements may wait for this core's tick");
+        return;
+    }
+    while !state.over.load(Ordering::Acquire) {
+        if state.beating.load(Ordering::Acquire) {
+            std::thread::sleep(EVERY);
+        } else {
+            std::thread::park();
+        }
+    }
+}
