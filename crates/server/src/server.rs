@@ -61,7 +61,7 @@ pub struct Server {
     stop_upkeep: CancellationToken,
     upkeep: JoinHandle<()>,
     runtime: Runtime,
-    _beat: Beat,
+    _beat: Option<Beat>,
     grace: Duration,
     drain: Duration,
 }
@@ -108,7 +108,10 @@ impl Server {
             runtime: runtime.path.clone(),
         };
         let (register, cores_each) = (Register::default(), config.worker.threads_max() as usize);
-        let beat = Beat::start(register.clone(), cores_each).map_err(step("start the beat"))?;
+        let beat = Beat::start(register.clone(), cores_each).unwrap_or_else(|e| {
+            tracing::warn!(cause = %e, "no beat: short statements may wait for a core's tick");
+            None
+        });
         let pool =
             Pool::open(config.pool.clone(), forge).await.map_err(step("start the workers' template"))?;
         let (audit, gatherer) = Audit::open(&config.audit).map_err(step("open the audit file"))?;

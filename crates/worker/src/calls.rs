@@ -79,7 +79,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_geteuid,
     libc::SYS_getgid,
     libc::SYS_getegid,
-    libc::SYS_getpriority,
     libc::SYS_getrusage,
     libc::SYS_sysinfo,
     libc::SYS_uname,

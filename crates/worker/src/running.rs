@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duck_contract::Code;
@@ -24,7 +24,8 @@ pub(crate) struct Register(Mutex<HashMap<String, Arc<Running>>>);
 pub(crate) struct Running {
     cancelled: AtomicBool,
     interrupt: Mutex<Option<Interrupt>>,
-    thread: OnceLock<Thread>,
+    /// Where it runs, until it has ended.
+    thread: Mutex<Option<Thread>>,
     rows: AtomicU64,
     ended: watch::Sender<bool>,
 }
@@ -42,7 +43,7 @@ impl Register {
         let running = Arc::new(Running {
             cancelled: AtomicBool::new(false),
             interrupt: Mutex::new(None),
-            thread: OnceLock::new(),
+            thread: Mutex::new(None),
             rows: AtomicU64::new(0),
             ended: watch::Sender::new(false),
         });
@@ -75,6 +76,8 @@ impl Register {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.register.all().remove(&self.id);
+        // Whoever lowers it has done so, or comes too late: the thread's next statement is not meant.
+        self.running.thread().take();
         self.running.ended.send_replace(true);
     }
 }
@@ -89,14 +92,18 @@ impl Running {
 
     /// Says on which thread it runs.
     pub(crate) fn on(&self, thread: &Thread) {
-        let _ = self.thread.set(thread.clone());
+        *self.thread() = Some(thread.clone());
     }
 
     /// From now on everybody else's work goes before this statement's.
     pub(crate) fn lower(&self) {
-        if let Some(thread) = self.thread.get() {
+        if let Some(thread) = &*self.thread() {
             thread.lower();
         }
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<Thread>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts rows that were encoded.

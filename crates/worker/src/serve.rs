@@ -39,8 +39,8 @@ use crate::threads::Threads;
 /// A statement that goes on for longer gets the worker's other threads. To wake them for less costs more than they do: with two
 /// from the start `SELECT 42` takes twice the CPU, and the first query of a table half as much again.
 const ALONE: Duration = Duration::from_millis(20);
-/// A statement that goes on for longer lets everybody else's work go first, its own tenant's short statements included. The thread
-/// ends with it, which is next to nothing beside this.
+/// A statement that goes on for longer lets everybody else's work go first, its own tenant's short statements included. Its thread
+/// takes no other statement, so the next one pays for a new thread, 0.6 ms.
 const SHORT: Duration = Duration::from_millis(100);
 
 /// Of each text of a failure that is told in a trailer: both are read within hyper's 16 KiB, were every byte escaped.

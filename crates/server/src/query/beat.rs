@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::Register;
 
 const EVERY: Duration = Duration::from_micros(500);
-/// How often it is asked whether there is anything to beat for; also from when on a statement goes on, as a worker sees it.
+/// From when on a statement goes on, as its worker sees it; also how often it is asked how many do.
 const LONG: Duration = Duration::from_millis(100);
 
 /// Ends when it is dropped.
@@ -33,17 +33,20 @@ struct State {
 }
 
 impl Beat {
-    /// For the statements of this register, each of which can use that many cores.
-    pub(crate) fn start(register: Register, cores_each: usize) -> io::Result<Beat> {
+    /// For the statements of this register, each of which can use that many cores. None where a quota leaves less than the cores that
+    /// there are: there, nobody waits for a tick but for the quota, and this would use it up.
+    pub(crate) fn start(register: Register, cores_each: usize) -> io::Result<Option<Beat>> {
         let (state, allowed) = (Arc::<State>::default(), sched_getaffinity(None)?);
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
-        let drummers: Vec<_> = cores
-            .iter()
-            .map(|core| {
-                let (core, state) = (*core, state.clone());
-                std::thread::Builder::new().name("beat".to_owned()).spawn(move || drum(core, &state))
-            })
-            .collect::<Result<_, _>>()?;
+        if std::thread::available_parallelism()?.get() < cores.len() {
+            return Ok(None);
+        }
+        let count = cores.len();
+        let drum = |core| {
+            let state = state.clone();
+            std::thread::Builder::new().name("beat".to_owned()).spawn(move || drum(core, &state))
+        };
+        let drummers: Vec<_> = cores.into_iter().map(drum).collect::<Result<_, _>>()?;
         let threads: Vec<_> = drummers.iter().map(|drummer| drummer.thread().clone()).collect();
         let watching = tokio::spawn({
             let state = state.clone();
@@ -52,7 +55,7 @@ impl Beat {
                     register.entered().await;
                     while register.count() > 0 {
                         tokio::time::sleep(LONG).await;
-                        let full = register.going_on(LONG) * cores_each >= cores.len();
+                        let full = register.going_on(LONG) * cores_each >= count;
                         if state.beating.swap(full, Ordering::AcqRel) < full {
                             threads.iter().for_each(std::thread::Thread::unpark);
                         }
@@ -61,7 +64,7 @@ impl Beat {
                 }
             }
         });
-        Ok(Beat { state, drummers, watching })
+        Ok(Some(Beat { state, drummers, watching }))
     }
 }
 

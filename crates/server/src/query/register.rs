@@ -38,9 +38,17 @@ pub(crate) struct Known {
     role: Role,
     began: Instant,
     bytes: AtomicU64,
-    now: Mutex<(QueryState, Weak<Worker>)>,
+    now: Mutex<Now>,
     stop: CancellationToken,
     gone: CancellationToken,
+}
+
+/// What it does at the moment.
+struct Now {
+    state: QueryState,
+    worker: Weak<Worker>,
+    /// It was sent to the worker.
+    sent: Option<Instant>,
 }
 
 /// Takes the statement off the register when it is dropped.
@@ -58,7 +66,7 @@ impl Register {
             role: permit.role,
             began: Instant::now(),
             bytes: AtomicU64::new(0),
-            now: Mutex::new((QueryState::Waiting, Weak::new())),
+            now: Mutex::new(Now { state: QueryState::Waiting, worker: Weak::new(), sent: None }),
             stop: CancellationToken::new(),
             gone: CancellationToken::new(),
         });
@@ -110,9 +118,9 @@ impl Register {
         self.0.entered.notified().await;
     }
 
-    /// How many came that long ago and are at work.
-    pub(super) fn going_on(&self, since: Duration) -> usize {
-        let is = |known: &&Arc<Known>| known.began.elapsed() >= since && known.now().0 != QueryState::Waiting;
+    /// How many were sent to a worker that long ago. Those that wait for a slow client are among them.
+    pub(super) fn going_on(&self, long: Duration) -> usize {
+        let is = |known: &&Arc<Known>| known.now().sent.is_some_and(|sent| sent.elapsed() >= long);
         self.all().values().filter(is).count()
     }
 
@@ -139,19 +147,19 @@ impl Known {
         self.key.1 == id && warehouse.is_none_or(|warehouse| self.key.0 == warehouse)
     }
 
-    fn now(&self) -> MutexGuard<'_, (QueryState, Weak<Worker>)> {
+    fn now(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn worker(&self) -> Option<Arc<Worker>> {
-        self.now().1.upgrade()
+        self.now().worker.upgrade()
     }
 
     fn info(&self, progress: Option<&Progress>) -> QueryInfo {
         let worker = self.worker();
         QueryInfo {
             request_id: self.key.1.clone(),
-            state: if self.stop.is_cancelled() { QueryState::Stopping } else { self.now().0 },
+            state: if self.stop.is_cancelled() { QueryState::Stopping } else { self.now().state },
             age_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
             writes: self.role == Role::Writer,
             percent: progress.and_then(|progress| progress.percent),
@@ -178,11 +186,12 @@ impl Entry {
     }
 
     pub(super) fn runs(&self, worker: &Arc<Worker>) {
-        *self.known.now() = (QueryState::Running, Arc::downgrade(worker));
+        let (worker, sent) = (Arc::downgrade(worker), Some(Instant::now()));
+        *self.known.now() = Now { state: QueryState::Running, worker, sent };
     }
 
     pub(super) fn is(&self, state: QueryState) {
-        self.known.now().0 = state;
+        self.known.now().state = state;
     }
 
     pub(super) fn role(&self) -> Role {

@@ -46,7 +46,10 @@ class Weed:
         self.address = ("127.0.0.1", ports["s3.port"])
         self.catalog = ("127.0.0.1", ports["s3.port.iceberg"])
         endpoint = "http://%s:%d" % self.address
-        answers(f"{endpoint}/healthz")
+        try:
+            answers(f"{endpoint}/healthz")
+        except OSError as cause:
+            raise OSError("SeaweedFS does not answer:\n" + Path(folder, "weed.log").read_text()[-2_000:]) from cause
         self.admin = S3(endpoint, ADMIN["accessKey"], ADMIN["secretKey"])
         self.store = S3(endpoint, KEY_ID, SECRET)
 

@@ -157,48 +157,62 @@ async fn a_tenant_at_its_cap_is_told_to_wait() {
     assert_eq!(busy.await.unwrap(), Code::Timeout);
 }
 
-/// How often the threads that beat have slept.
-fn beats(server: i32) -> u64 {
+/// A field of the status of each of the front's threads that beat.
+fn of_beating(server: i32, name: &str) -> Vec<u64> {
     let threads = std::fs::read_dir(format!("/proc/{server}/task")).unwrap().map_while(Result::ok);
     let statuses = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
-    let field =
-        |status: &str, name| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()));
-    let beating = statuses.filter(|status| field(status, "Name:").as_deref() == Some("beat"));
-    beating.map(|status| field(&status, "voluntary_ctxt_switches:").unwrap().parse::<u64>().unwrap()).sum()
+    let beating = statuses.filter(|status| status.starts_with("Name:\tbeat\n"));
+    let field = |status: String| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+        value.parse().unwrap()
+    };
+    beating.map(field).collect()
 }
 
-/// How many threads of workers run only when nobody else wants to.
+/// How many threads of workers want to run, and do so when nobody else wants to.
 fn behind_all_others(world: &World) -> usize {
     let threads = world.workers().into_iter().flat_map(|pid| {
         std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().map_while(Result::ok)
     });
     let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
-    // Field 41 of proc(5) is SCHED_IDLE's 5.
-    stats.filter(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(41 - 3) == Some("5")).count()
+    // Of proc(5): field 3 is the state, field 41 the policy, of which SCHED_IDLE is 5.
+    let is = |stat: &String| {
+        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        (fields[0], fields[41 - 3]) == ("R", "5")
+    };
+    stats.filter(is).count()
 }
 
 #[tokio::test]
-async fn short_statements_go_before_those_that_go_on_and_need_not_wait_for_a_tick() {
-    let world = World::start(&[]).await;
-    let before = beats(world.pid);
-    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!((beats(world.pid), behind_all_others(&world)), (before, 0), "nothing goes on");
-    // A statement has at most four threads.
+async fn what_goes_on_is_behind_all_others_and_the_front_beats_meanwhile() {
     let cores = std::thread::available_parallelism().unwrap().get();
-    let long: Vec<_> = (0..cores.div_ceil(4))
+    // One thread for a statement, so that none is lent to it.
+    let world = World::start(&[("worker", "threads", "1"), ("limits", "tenant_running_max", "1024")]).await;
+    let beats = || of_beating(world.pid, "voluntary_ctxt_switches:").into_iter().sum::<u64>();
+    let drummers = of_beating(world.pid, "voluntary_ctxt_switches:").len();
+    // Without a quota there is one on each core.
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap().count() as usize;
+    assert_eq!(drummers, if cores < allowed { 0 } else { cores });
+    let rests = async || {
+        world.is_at_rest().await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let before = beats();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!((beats(), behind_all_others(&world)), (before, 0), "nothing goes on");
+        before
+    };
+    assert_eq!(world.acme.rows("SELECT 1").await, json!([[1]]));
+    let before = rests().await;
+    let sql = "SELECT sum(a.range * b.range) FROM range(1000000000) a, range(1000000) b";
+    let long: Vec<_> = (0..cores)
         .map(|_| {
             let acme = world.acme.clone();
-            tokio::spawn(async move { acme.post(&json!({"sql": crate::cancellation::STOPPABLE})).await })
+            tokio::spawn(async move { acme.post(&json!({"sql": sql})).await })
         })
         .collect();
-    until("they are behind all others", || behind_all_others(&world) >= long.len()).await;
-    until("it beats", || beats(world.pid) > before + 500).await;
+    until("all are behind all others", || behind_all_others(&world) == cores).await;
+    until("it beats", || drummers == 0 || beats() > before + 500).await;
     assert_eq!(world.globex.rows("SELECT 2").await, json!([[2]]));
     long.iter().for_each(tokio::task::JoinHandle::abort);
-    world.is_at_rest().await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let after = beats(world.pid);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!((beats(world.pid), behind_all_others(&world)), (after, 0), "it is over");
+    rests().await;
 }

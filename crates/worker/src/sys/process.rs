@@ -80,12 +80,13 @@ pub(crate) fn forget_environment() {
     }
 }
 
-/// Lets everything else that wants to run go before a thread of this process (`SCHED_IDLE`). By a signal, so that it does so itself: a call that named it could name any
-/// process of this user.
+/// Lets everything else of its control group go before a thread of this process (`SCHED_IDLE`; a hundredth of a core stays). By a
+/// signal, so that the thread does so itself: a call that named it could name any process of this user.
 pub(crate) fn lower(thread: i32) {
     static READY: Once = Once::new();
     extern "C" fn lower_this_one(_: libc::c_int) {
-        // SAFETY: all zeros is the one parameter of that policy; a plain system call, which a handler may make; errno is put back as the interrupted code had it.
+        // SAFETY: all zeros is the one parameter of that policy; a plain system call, which a handler may make; errno is put back as
+        // the interrupted code had it.
         unsafe {
             let errno = *libc::__errno_location();
             let none: libc::sched_param = std::mem::zeroed();
