@@ -2,8 +2,8 @@
 //!
 //! A kernel asks who should run next when a thread wakes or sleeps, and else only at its tick, every 1 to 10 ms. A short statement
 //! sleeps and wakes a dozen times on its way through doors and engine, and where long ones keep the cores busy some of that waits for
-//! a tick, or for several. So a thread on each core wakes for nothing, twice in a millisecond, while statements that go on could fill
-//! the cores ([why](../../../../docs/decisions/2026-11-30-finer-tick.md)).
+//! a tick, or for several. So while statements that go on could fill the cores, a thread on each core wakes for nothing, twice in a
+//! millisecond, for as long as a statement that comes is a short one ([why](../../../../docs/decisions/2026-11-30-finer-tick.md)).
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::Register;
 
 const EVERY: Duration = Duration::from_micros(500);
-/// From when on a statement goes on, as its worker sees it; also how often it is asked how many do.
+/// From when on a statement goes on, as its worker sees it.
 const LONG: Duration = Duration::from_millis(100);
 
 /// Ends when it is dropped.
@@ -52,14 +52,12 @@ impl Beat {
             let state = state.clone();
             async move {
                 loop {
-                    register.entered().await;
-                    while register.count() > 0 {
-                        tokio::time::sleep(LONG).await;
-                        let full = register.going_on(LONG) * cores_each >= count;
-                        if state.beating.swap(full, Ordering::AcqRel) < full {
-                            threads.iter().for_each(std::thread::Thread::unpark);
-                        }
+                    register.moved().await;
+                    if register.going_on(LONG) * cores_each >= count {
+                        state.beating.store(true, Ordering::Release);
+                        threads.iter().for_each(std::thread::Thread::unpark);
                     }
+                    tokio::time::sleep(LONG).await;
                     state.beating.store(false, Ordering::Release);
                 }
             }

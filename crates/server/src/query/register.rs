@@ -29,7 +29,7 @@ pub struct Register(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     all: Mutex<HashMap<Key, Arc<Known>>>,
-    entered: Notify,
+    moved: Notify,
 }
 
 /// What is known of one.
@@ -76,7 +76,7 @@ impl Register {
             return Err(Fault::new(Code::RequestIdTaken, sentence));
         }
         all.insert(key, known.clone());
-        self.0.entered.notify_one();
+        self.0.moved.notify_one();
         Ok(Entry { register: self.clone(), known })
     }
 
@@ -113,9 +113,9 @@ impl Register {
         self.all().len()
     }
 
-    /// Completes when a statement has been entered since the last time; one waits for it at once.
-    pub(super) async fn entered(&self) {
-        self.0.entered.notified().await;
+    /// Completes when a statement has come, or was sent to its worker, since the last time. For one who waits.
+    pub(super) async fn moved(&self) {
+        self.0.moved.notified().await;
     }
 
     /// How many were sent to a worker that long ago. Those that wait for a slow client are among them.
@@ -188,6 +188,7 @@ impl Entry {
     pub(super) fn runs(&self, worker: &Arc<Worker>) {
         let (worker, sent) = (Arc::downgrade(worker), Some(Instant::now()));
         *self.known.now() = Now { state: QueryState::Running, worker, sent };
+        self.register.0.moved.notify_one();
     }
 
     pub(super) fn is(&self, state: QueryState) {
