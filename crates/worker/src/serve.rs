@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use duck_contract::query::{ROW_COUNT_HEADER, TRUNCATED_HEADER};
-use duck_contract::worker::{AFFECTED_HEADER, FAILURE_TRAILER, Failure, Statement};
+use duck_contract::worker::{AFFECTED_HEADER, FAILURE_TRAILER, Failure, SHORT, Statement};
 use duck_contract::{Code, Format};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -39,10 +39,6 @@ use crate::threads::Threads;
 /// A statement that goes on for longer gets the worker's other threads. To wake them for less costs more than they do: with two
 /// from the start `SELECT 42` takes twice the CPU, and the first query of a table half as much again.
 const ALONE: Duration = Duration::from_millis(20);
-/// A statement that goes on for longer lets everybody else's work go first, its own tenant's short statements included. Its thread
-/// takes no other statement, so the next one pays for a new thread, 0.6 ms.
-const SHORT: Duration = Duration::from_millis(100);
-
 /// Of each text of a failure that is told in a trailer: both are read within hyper's 16 KiB, were every byte escaped.
 const TRAILER_TEXT_BYTES_MAX: usize = 1 << 10;
 

@@ -20,6 +20,7 @@ use crate::fault;
 use crate::lockdown;
 use crate::policy::Policy;
 use crate::sys::duckdb::{Connection, Database, Error, Helpers};
+use crate::sys::process;
 use crate::template::{self, Template};
 
 /// An engine that is confined and attached, and does not yet know its warehouse.
@@ -171,12 +172,8 @@ fn test_cell(cell: &Cell, level: SandboxLevel) -> Result<(), Failure> {
             return broken("a foreign port could be reached");
         }
     }
-    if level.seccomp
-        && !std::process::Command::new("/bin/true")
-            .status()
-            .is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
-    {
-        return broken("a program could be started");
+    if level.seccomp && !process::try_fork().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+        return broken("a process could be started");
     }
     let path = Path::new("self-test.tmp");
     if spill(path).is_err() {

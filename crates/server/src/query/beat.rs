@@ -11,13 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use duck_contract::worker::SHORT;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Register;
 
 const EVERY: Duration = Duration::from_micros(500);
-/// From when on a statement goes on, as its worker sees it.
-const LONG: Duration = Duration::from_millis(100);
 
 /// Ends when it is dropped.
 pub(crate) struct Beat {
@@ -53,11 +52,11 @@ impl Beat {
             async move {
                 loop {
                     register.moved().await;
-                    if register.going_on(LONG) * cores_each >= count {
+                    if register.going_on(SHORT) * cores_each >= count {
                         state.beating.store(true, Ordering::Release);
                         threads.iter().for_each(std::thread::Thread::unpark);
                     }
-                    tokio::time::sleep(LONG).await;
+                    tokio::time::sleep(SHORT).await;
                     state.beating.store(false, Ordering::Release);
                 }
             }

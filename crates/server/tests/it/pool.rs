@@ -6,7 +6,7 @@ use duck_contract::Code;
 use futures::StreamExt;
 use serde_json::json;
 
-use crate::world::{World, cpu_ticks, kill, until};
+use crate::world::{World, cpu_ticks, kill, stat_field, until, until_async};
 
 /// Where processes are counted, those that wait for a warehouse would be in the way.
 const NO_SPARES: (&str, &str, &str) = ("pool", "spares", "0");
@@ -157,30 +157,28 @@ async fn a_tenant_at_its_cap_is_told_to_wait() {
     assert_eq!(busy.await.unwrap(), Code::Timeout);
 }
 
-/// A field of the status of each of the front's threads that beat.
-fn of_beating(server: i32, name: &str) -> Vec<u64> {
+/// How often each of the front's threads that beat has slept.
+fn beats_of(server: i32) -> Vec<u64> {
     let threads = std::fs::read_dir(format!("/proc/{server}/task")).unwrap().map_while(Result::ok);
     let statuses = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
     let beating = statuses.filter(|status| status.starts_with("Name:\tbeat\n"));
-    let field = |status: String| {
-        let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
-        value.parse().unwrap()
+    let slept = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
     };
-    beating.map(field).collect()
+    beating.map(slept).collect()
 }
 
-/// How many threads of workers want to run, and do so when nobody else wants to.
+/// How many threads of workers want to run (field 3), and do so when nobody else wants to (field 41, `SCHED_IDLE`).
 fn behind_all_others(world: &World) -> usize {
     let threads = world.workers().into_iter().flat_map(|pid| {
         std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().map_while(Result::ok)
     });
-    let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
-    // Of proc(5): field 3 is the state, field 41 the policy, of which SCHED_IDLE is 5.
-    let is = |stat: &String| {
-        let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-        (fields[0], fields[41 - 3]) == ("R", "5")
+    let is = |thread: &std::fs::DirEntry| {
+        let field = |number| stat_field(&thread.path(), number);
+        field(3).as_deref() == Some("R") && field(41).as_deref() == Some("5")
     };
-    stats.filter(is).count()
+    threads.filter(is).count()
 }
 
 #[tokio::test]
@@ -188,8 +186,8 @@ async fn what_goes_on_is_behind_all_others_and_the_front_beats_meanwhile() {
     let cores = std::thread::available_parallelism().unwrap().get();
     // One thread for a statement, so that none is lent to it.
     let world = World::start(&[("worker", "threads", "1"), ("limits", "tenant_running_max", "1024")]).await;
-    let beats = || of_beating(world.pid, "voluntary_ctxt_switches:").into_iter().sum::<u64>();
-    let drummers = of_beating(world.pid, "voluntary_ctxt_switches:").len();
+    let beats = || beats_of(world.pid).into_iter().sum::<u64>();
+    let drummers = beats_of(world.pid).len();
     // Without a quota there is one on each core.
     let allowed = rustix::thread::sched_getaffinity(None).unwrap().count() as usize;
     assert_eq!(drummers, if cores < allowed { 0 } else { cores });
@@ -215,7 +213,7 @@ async fn what_goes_on_is_behind_all_others_and_the_front_beats_meanwhile() {
     let quiet = beats();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(beats(), quiet, "nothing short is there");
-    crate::world::until_async("it beats while short ones are", async || {
+    until_async("it beats while short ones are", async || {
         assert_eq!(world.globex.rows("SELECT 2").await, json!([[2]]));
         drummers == 0 || beats() > before + 500
     })

@@ -348,13 +348,15 @@ pub async fn status_at_rest(http: &reqwest::Client, url: &str, service_token: &s
 
 /// User and system time of a process, in clock ticks; 0 when it is gone.
 pub fn cpu_ticks(pid: i32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let fields: Vec<&str> = after_name.split(' ').collect();
-    match (fields.get(11), fields.get(12)) {
-        (Some(user), Some(system)) => user.parse::<u64>().unwrap() + system.parse::<u64>().unwrap(),
-        _ => 0,
-    }
+    let field = |number| stat_field(Path::new(&format!("/proc/{pid}")), number);
+    let ticks = |number| field(number).map_or(0, |ticks| ticks.parse::<u64>().unwrap());
+    ticks(14) + ticks(15)
+}
+
+/// A field of the `stat` of a process or thread, by its number in proc(5) from 3 on; none when it is gone.
+pub fn stat_field(folder: &Path, number: usize) -> Option<String> {
+    let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(number - 3).map(str::to_owned)
 }
 
 /// Waits until it is so, or fails after ten seconds.
